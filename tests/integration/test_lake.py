@@ -34,6 +34,7 @@ from tests.support.lake_streams import (
     fill,
     is_copied,
     local_start,
+    only_in_lake,
     until,
 )
 from tests.support.s3 import SECRET, s3_server
@@ -236,3 +237,33 @@ def again_after_a_restart(server: ServerProcess, before: bytes) -> None:
         fill(client, "old", COUNT)
         assert client.offset_at("old", "latest") == 2 * COUNT
         assert batches(client, "old").startswith(before)
+
+
+def test_a_table_of_a_lost_cluster_is_taken_over(
+    server: ServerProcess, client: Client, tmp_path: Path, lake: Path
+) -> None:
+    stream_id = only_in_lake(server, client, "lost", 200)
+    end = client.describe_lake("lost").end_offset
+    expected = [each.value for each in client.fetch("lost", 0, max_messages=end)]
+    server.kill()
+    (folder,) = lake.glob(f"*/{stream_id}-*")
+    environment = {"JETSTREAM_LAKE__URL": lake.as_uri()}
+    new = ServerProcess(tmp_path / "new", environment=environment)
+    new.start()
+    try:
+        arguments = ("adopt", folder.as_uri(), "found", "--subject", "found", "--json")
+        ended = jetstream("lake", *arguments, "--server", new.grpc)
+        assert not ended.returncode, ended.stderr
+        told = json.loads(ended.stdout)
+        assert (told["start_offset"], told["end_offset"]) == (0, end)
+        with Client(new.grpc) as again:
+            with again.publisher("found") as publisher:
+                publisher.publish_many([b"%d" % each for each in range(100)])
+            with again.consume("found", stop="latest") as consumer:
+                records = list(consumer)
+            assert [each.offset for each in records] == list(range(end + 100))
+            assert [each.value for each in records][:end] == expected
+            refused = jetstream("lake", *arguments, "--server", new.grpc)
+            assert "exists" in refused.stderr
+    finally:
+        new.kill()

@@ -82,6 +82,7 @@ commands = st.lists(
                 [
                     *("delete_stream", "transfer_leader", "report_leader", "confirm_flush"),
                     *("purge_stream", "set_stream_access", "commit_lake", "reassign_stream"),
+                    "adopt_lake",
                     *("finish_reassignment", "finish_reassignment", "set_schema", "set_schema"),
                     *(
                         "alter_stream",
@@ -155,6 +156,13 @@ def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> Command:
             "end": stream.lake.end + (0 if node else 3),
             "last_epoch": stream.lake.last_epoch if node else stream.leader_epoch,
             "start": node,
+            "location": f"{stream_epoch}.json",
+        },
+        "adopt_lake": {
+            "leader_epoch": leader_epoch,
+            "start": node,
+            "end": 5,
+            "last_epoch": stream.leader_epoch + stale,
             "location": f"{stream_epoch}.json",
         },
         "set_schema": {

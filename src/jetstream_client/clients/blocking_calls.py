@@ -312,6 +312,13 @@ class Calls:
         NotFoundError."""
         return self._thread.run(self._client.describe_group(group))
 
+    def adopt_lake(self, stream: StreamLike, table_url: str) -> None:
+        """Make a table of the lake that a lost cluster has left the one of a new stream, which has
+        `lake` and is `restoring`. table_url: of its metadata, or of its stream's folder. Raises
+        InvalidRequestError for what is no such table, PreconditionFailedError for another stream,
+        StreamNotFoundError, UnavailableError."""
+        self._thread.run(self._client.adopt_lake(stream, table_url))
+
     def describe_lake(self, stream: StreamLike) -> StreamLake:
         """Which records of a stream are in the lake, and where its table is. Raises
         StreamNotFoundError, UnavailableError."""

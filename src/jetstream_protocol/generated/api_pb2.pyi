@@ -443,6 +443,18 @@ class DescribeSchemaResponse(_message.Message):
     schema_version: int
     def __init__(self, schemas: _Optional[_Iterable[str]] = ..., schema_version: _Optional[int] = ...) -> None: ...
 
+class AdoptLakeRequest(_message.Message):
+    __slots__ = ("stream", "table_url")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    TABLE_URL_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    table_url: str
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., table_url: _Optional[str] = ...) -> None: ...
+
+class AdoptLakeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class DescribeLakeRequest(_message.Message):
     __slots__ = ("stream", "with_metadata")
     STREAM_FIELD_NUMBER: _ClassVar[int]

@@ -104,6 +104,11 @@ class StreamsStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DescribeLakeRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeLakeResponse.FromString,
                 _registered_method=True)
+        self.AdoptLake = channel.unary_unary(
+                '/jetstream.v1.Streams/AdoptLake',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.AdoptLakeRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.AdoptLakeResponse.FromString,
+                _registered_method=True)
 
 
 class StreamsServicer:
@@ -212,6 +217,14 @@ class StreamsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AdoptLake(self, request, context):
+        """Makes a table that a lost cluster has left in the store that of a new stream, which is being
+        restored and has `lake`. Its leader answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -284,6 +297,11 @@ def add_StreamsServicer_to_server(servicer, server):
                     servicer.DescribeLake,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeLakeRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.DescribeLakeResponse.SerializeToString,
+            ),
+            'AdoptLake': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptLake,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.AdoptLakeRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.AdoptLakeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -664,6 +682,33 @@ class Streams:
             '/jetstream.v1.Streams/DescribeLake',
             jetstream_dot_v1_dot_api__pb2.DescribeLakeRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.DescribeLakeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptLake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/AdoptLake',
+            jetstream_dot_v1_dot_api__pb2.AdoptLakeRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.AdoptLakeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -20,7 +20,7 @@ from typing import Final
 
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake.stores import Store
-from jetstream_server.lake.table import StreamTable
+from jetstream_server.lake.table import ADOPTED, StreamTable
 
 _STREAM_FOLDER: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
 
@@ -47,13 +47,15 @@ class Sweeper:
 
         location: the pointer to the table, **safety** read after the listing. "": there is no
         table. Nothing goes then: the metadata may have been lost, and the table be needed to adopt
-        it. Raises OSError, and ValueError for a table that is not this stream's; nothing is deleted
+        it. Nor does anything from a folder whose objects another stream's table has taken over.
+        Raises OSError, and ValueError for a table that is not this stream's; nothing is deleted
         then.
         """
-        if not location:
+        table = self._table
+        is_adopted = any(each.startswith(f"{table.folder}/{ADOPTED}/") for each in listed)
+        if not location or is_adopted:
             self.unreached.clear()
             return []
-        table = self._table
         table.check_is_ours(location)
         if table.marker_of(location) not in listed:
             table.mark(location)
@@ -108,8 +110,14 @@ class FolderSweeper:
                 found.append(name)
         self._deleted = {each: self._deleted.get(each, now_us) for each in found}
         gone = [name for name, since in self._deleted.items() if now_us - since >= self._grace_us]
+        removed = []
         for each in gone:
-            for listed in list(self._store.list(f"{self._folder}{each}/")):
-                self._store.delete(listed.name)
+            folder = f"{self._folder}{each}"
+            names = [listed.name for listed in self._store.list(f"{folder}/")]
+            if any(name.startswith(f"{folder}/{ADOPTED}/") for name in names):
+                continue
+            for name in names:
+                self._store.delete(name)
             del self._deleted[each]
-        return gone
+            removed.append(each)
+        return removed

@@ -41,6 +41,9 @@ _SUBJECT_LENGTH_MAX: Final = 16
 """Of the bounds in manifests, in characters, as Iceberg's own `truncate(16)`."""
 
 _COMMITTED: Final = "committed"
+ADOPTED: Final = "adopted"
+"""In a stream's folder: a table elsewhere needs its objects."""
+_EPOCH: Final = "jetstream.leader-epoch"
 _START: Final = "jetstream.start-offset"
 _END: Final = "jetstream.end-offset"
 
@@ -85,6 +88,15 @@ class ListedObject(NamedTuple):
     newest_us: int
 
 
+class Adopted(NamedTuple):
+    """A table that was taken over: where the next version is, and what it holds."""
+
+    location: str
+    start: int
+    end: int
+    last_epoch: int
+
+
 Commit = Callable[[str, int, int, int, str], None]
 """Swap the pointer: expected location, begin, end, last leader epoch, new location. Raises if
 anything else than what is expected stands there."""
@@ -123,7 +135,7 @@ class StreamTable:
         end = int(table.properties.get(_END, facts.begin))
         if start < end != facts.begin:
             raise ValueError(f"the table ends at {end}, not at {facts.begin}")
-        noted = {_END: str(facts.end), "jetstream.leader-epoch": str(facts.last_epoch)}
+        noted = {_END: str(facts.end), _EPOCH: str(facts.last_epoch)}
         with table.transaction() as transaction:
             transaction.set_properties({**self.properties, **noted, _START: str(start)})
             gone = self._before(table, start)
@@ -251,6 +263,47 @@ class StreamTable:
         markers = (each for each in listed if each.startswith(f"{self.folder}/{_COMMITTED}/"))
         versions = {f"{self.folder}/metadata/{each.rpartition('/')[2]}" for each in markers}
         return versions & set(listed)
+
+    # Taking over.
+
+    def adopt(self, url: str) -> Adopted:
+        """Make the next version of the table at `url` ours: of a version's metadata, or of the
+        folder of its stream, whose last committed version counts. The objects stay where they are,
+        and their folder is noted as needed (sweep.py).
+
+        Raises OSError, and ValueError for what is no table of a stream in this store.
+        """
+        location = self._found(self.name_of(url).rstrip("/"))
+        table = self._load(location, None)
+        names = {each: table.properties.get(each, "") for each in (_START, _END, _EPOCH)}
+        objects = self.objects(location)
+        if not objects or not all(each.isdecimal() for each in names.values()):
+            raise ValueError(f"{location} is not the table of a stream with records")
+        start, end, last_epoch = (int(each) for each in names.values())
+        ends = [each.end for each in objects]
+        if ends[-1] != end or [each.begin for each in objects[1:]] != ends[:-1]:
+            raise ValueError(f"the objects of {location} do not follow one another")
+        adopted = location.partition("/metadata/")[0]
+        self.store.put(f"{adopted}/{ADOPTED}/{uuid.uuid4().hex}", self.folder.encode())
+        metadata = table.metadata.model_copy(
+            update={
+                "location": self.url_of(self.folder),
+                "properties": {**table.metadata.properties, **self.properties},
+            }
+        )
+        name = f"{self.folder}/metadata/{end:020}-{uuid.uuid4().hex}.metadata.json"
+        ToOutputFile.table_metadata(metadata, _Files(self).new_output(self.url_of(name)))
+        return Adopted(name, max(start, objects[0].begin), end, last_epoch)
+
+    def _found(self, name: str) -> str:
+        if name.endswith(".metadata.json"):
+            return name
+        listed = {each.name for each in self.store.list(f"{name}/")}
+        there = StreamTable(self.store, self.url, name, {})
+        versions = there.marked(listed)
+        if not versions:
+            raise ValueError(f"{name} is no folder of a stream whose table was committed")
+        return max(versions)
 
     def url_of(self, name: str) -> str:
         return f"{self.url.rstrip('/')}/{name}"

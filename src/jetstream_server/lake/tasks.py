@@ -55,6 +55,18 @@ class TrimTask:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptTask:
+    """Make the table at `adopted` that of the stream with this folder and these properties: the URL
+    of a version's metadata, or of a stream's folder."""
+
+    store: StoreOptions
+    folder: str
+    adopted: str
+    parent: int
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class MarkTask:
     """Note in the store that the table at `location` was committed, in place of the one at
     `before` ("": there was none)."""

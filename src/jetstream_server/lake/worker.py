@@ -1,8 +1,9 @@
 """The process that copies ranges of logs to the lake: `python -m jetstream_server.lake.worker`.
 
-    standard input:   one line for each range, a Task as JSON, or a TrimTask or MarkTask
+    standard input:   one line for each range, a Task as JSON, or a TrimTask, MarkTask or AdoptTask
     standard output:  one line for each, {"location": …, "end": n, "last_epoch": n, "length": n,
-                      "stored": n}, or {"location": …, "start": n}, or {}, or {"error": why}
+                      "stored": n}, or {"location": …, "start": n}, or {}, or {"location": …,
+                      "start": n, "end": n, "last_epoch": n}, or {"error": why}
 
 It checks the batches, stores them as a Parquet object, reads that back and compares, and makes the
 next version of the stream's table, with that object. Nothing of this counts until the metadata
@@ -32,7 +33,7 @@ from jetstream_server.lake.parquet_object import (
 )
 from jetstream_server.lake.stores import Listed, Store, StoreOptions, open_store
 from jetstream_server.lake.table import DAY_US, StoredObject, StreamTable
-from jetstream_server.lake.tasks import MarkTask, Task, TrimTask
+from jetstream_server.lake.tasks import AdoptTask, MarkTask, Task, TrimTask
 from jetstream_server.log.compaction.worker import die_with, throttle
 
 _NICENESS = 19
@@ -72,6 +73,12 @@ def trim(task: TrimTask, store: Store) -> dict[str, Any]:
     table = StreamTable(_Checked(store), store.url, task.folder, {})
     location, start = table.trim(task.location, task.start, task.oldest_us)
     return {"location": location, "start": start}
+
+
+def adopt(task: AdoptTask, store: Store) -> dict[str, Any]:
+    """Take a table over. Returns what to commit. Raises OSError, ValueError."""
+    table = StreamTable(_Checked(store), store.url, task.folder, task.properties)
+    return table.adopt(task.adopted)._asdict()
 
 
 def mark(task: MarkTask, store: Store) -> dict[str, Any]:
@@ -166,6 +173,9 @@ def answer_to(line: str) -> dict[str, Any]:
         if "oldest_us" in given:
             trim_task = TrimTask(**given)
             return trim(trim_task, open_store(trim_task.store))
+        if "adopted" in given:
+            adopt_task = AdoptTask(**given)
+            return adopt(adopt_task, open_store(adopt_task.store))
         if "before" in given:
             mark_task = MarkTask(**given)
             return mark(mark_task, open_store(mark_task.store))

@@ -128,7 +128,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
             wall_clock,
             node.drivers.retention.visit,
             node.produces,
-            Lakes(node.replicas, node.fetches.lake, node.drivers.uploading),
+            Lakes(node.replicas, node.fetches.lake, node.drivers.uploading, node.drivers.adopting),
         ),
         ReadsService(node.replicas, node.fetches, node.stream_access, unread),
         _cluster_service(server, metrics, streams, history),

@@ -45,6 +45,7 @@ from jetstream_server.net.frame_connection import Dial
 from jetstream_server.net.node_link import NodeIdentity
 from jetstream_server.replication.core.leaderships import Leaderships
 from jetstream_server.replication.drivers.activity_recorder import ActivityRecorder
+from jetstream_server.replication.drivers.adopting import Adopting
 from jetstream_server.replication.drivers.compaction import Compaction
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.fetcher_manager import FetcherManager
@@ -174,6 +175,7 @@ class Drivers:
     changes: ReplicaChanges
     uploading: Uploading | None
     sweeping: Sweeping | None
+    adopting: Adopting | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,13 +457,18 @@ class NodeStart:
         replicas.begin(identity.incarnation, listeners)
         for driver in (isr_driver, retention, compaction, log_replacement, healing, scrub):
             driver.start()
-        sweeping = None
+        sweeping, adopting = None, None
         if uploading is not None:
             uploading.start()
             sweeping = self._make_sweeping(uploading, identity)
             sweeping.start()
+            assert self._settings.lake is not None, "there is who copies"
+            store = self._settings.lake.store
+            adopting = Adopting(self.metadata, store, identity.cluster_id)
         self._until_stop(isr_driver)
-        return Drivers(retention, compaction, healing, scrub, cursors, changes, uploading, sweeping)
+        return Drivers(
+            retention, compaction, healing, scrub, cursors, changes, uploading, sweeping, adopting
+        )
 
     def _until_stop(self, part: _Part, seconds: float | None = None) -> _Part:
         """The part, which is closed when the node stops. seconds: how long it is waited for."""

@@ -178,6 +178,39 @@ def test_the_marker_of_an_earlier_version_keeps_nothing(scene: Scene) -> None:
     assert scene.sweeper.unknown == ()
 
 
+def test_what_another_table_has_taken_over_stays(scene: Scene) -> None:
+    scene.commit(scene.upload())
+    scene.table.mark(scene.location)
+    scene.upload("lost")
+    properties = {"jetstream.stream-id": "9"}
+    new = StreamTable(scene.store, "s3://lake", "c/9-1", properties)
+    for url in ("s3://lake/s", "s3://lake/s/", f"s3://lake/{scene.location}"):
+        found = new.adopt(url)
+        assert (found.start, found.end, found.last_epoch) == (0, 20, 3)
+    assert new.objects(found.location) == scene.table.objects(scene.location)
+    new.check_is_ours(found.location)
+    before = scene.names()
+    sweeper = FolderSweeper(scene.store, "c", GRACE_US)
+    scene.store.put("c/8-1/adopted/x", b"")
+    for at in (0, GRACE_US):
+        assert scene.sweep(at) == []
+        assert sweeper.sweep(lambda *_: True, MonotonicUs(at)) == (["9-1"] if at else [])
+    assert {each for each in before if each.startswith("s/")} < scene.names()
+    assert "c/8-1/adopted/x" in scene.names()
+
+
+def test_what_is_no_table_is_not_taken_over(scene: Scene) -> None:
+    new = StreamTable(scene.store, "s3://lake", "c/9-1", {})
+    scene.store.put("other/metadata/x.metadata.json", b"{}")
+    before = scene.names()
+    for url in ("s3://elsewhere/s", "s3://lake/s", "s3://lake/none", "s3://lake/other"):
+        with pytest.raises(ValueError):
+            new.adopt(url)
+    with pytest.raises(Exception):  # noqa: B017  what the library raises
+        new.adopt("s3://lake/other/metadata/x.metadata.json")
+    assert scene.names() == before
+
+
 def test_the_folders_of_deleted_streams_go_after_the_grace_time(scene: Scene) -> None:
     kept = {"c/7-1/data/x", "c/8-2/data/x", "c/8/x", "c/9-1/metadata/y", "c/name/z", "other/8-1/x"}
     for name in (*kept, "c/8-1/data/x"):

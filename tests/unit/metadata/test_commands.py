@@ -22,6 +22,7 @@ from jetstream_server.metadata.state.command_json import (
 )
 from jetstream_server.metadata.state.commands import (
     AddAcl,
+    AdoptLake,
     AlterStream,
     Barrier,
     BootstrapSecurity,
@@ -111,6 +112,18 @@ WRITTEN: list[tuple[Command, str]] = [
         ),
         '{"op":"commit_lake","stream_id":7,"leader_epoch":3,"expected_location":"metadata/1.json",'
         '"version":1,"begin":10,"end":20,"last_epoch":3,"location":"metadata/2.json"}',
+    ),
+    (
+        AdoptLake(
+            stream_id=STREAM,
+            leader_epoch=LeaderEpoch(0),
+            start=10,
+            end=20,
+            last_epoch=LeaderEpoch(3),
+            location="metadata/2.json",
+        ),
+        '{"op":"adopt_lake","stream_id":7,"leader_epoch":0,"start":10,"end":20,"last_epoch":3,'
+        '"location":"metadata/2.json"}',
     ),
     (
         SetSchema(stream_id=STREAM, schema="id bigint", schema_version=2),

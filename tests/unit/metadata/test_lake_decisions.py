@@ -21,6 +21,7 @@ from jetstream_protocol.types import LeaderEpoch, NodeId
 from jetstream_server.metadata.state.activity import _events
 from jetstream_server.metadata.state.commands import (
     LAKE_LEVEL,
+    AdoptLake,
     AlterStream,
     CommitLake,
     PurgeStream,
@@ -180,6 +181,33 @@ def test_a_lake_without_records_goes_on_at_any_later_offset(
     assert commit(cluster, stream, 40, begin=25)[:2] == (25, 40)
     with pytest.raises(PreconditionFailedError):
         commit(cluster, stream, 60, begin=50)
+
+
+def test_a_new_stream_takes_a_table_over(cluster: Cluster, stream: StreamMetadata) -> None:
+    new = cluster.create("new", "new.>", replicas=(0,), config={"lake": True, "restoring": True})
+
+    def adopt(of: StreamMetadata, **others: Any) -> LakeMark:
+        fields: dict[str, Any] = {
+            "leader_epoch": cluster.now(of).leader_epoch, "start": 3, "end": 9,
+            "last_epoch": LeaderEpoch(7), "location": "metadata/a.json",
+        }  # fmt: skip
+        cluster.do(AdoptLake(stream_id=of.id, **fields | others))
+        return cluster.now(of).lake
+
+    with pytest.raises(PreconditionFailedError):
+        adopt(stream)  # Publishers write to it.
+    for wrong in ({"start": 9}, {"location": ""}, {"start": -1}, {"last_epoch": LeaderEpoch(-1)}):
+        with pytest.raises(InvalidRequestError):
+            adopt(new, **wrong)
+    assert adopt(new) == LakeMark(3, 9, 7, "metadata/a.json", 1)
+    assert cluster.now(new).leader_epoch == 8, "epochs never fall"
+    before = cluster.now(new)
+    assert adopt(new) == before.lake
+    assert cluster.now(new) == before
+    with pytest.raises(PreconditionFailedError):
+        adopt(new, end=10)
+    alter(cluster, new, restoring=False)
+    assert commit(cluster, new, 20) == LakeMark(3, 20, 8, "metadata/20.json", 2)
 
 
 def test_after_a_purge_beyond_the_end_records_of_older_epochs_are_added(

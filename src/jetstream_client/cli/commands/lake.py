@@ -14,6 +14,7 @@ from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import printable
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
+from jetstream_client.migration.restore import begin_restoring, listen
 from jetstream_client.values.types import StreamLake
 from jetstream_protocol.errors import NotFoundError, OffsetOutOfRangeError, UnavailableError
 
@@ -112,6 +113,39 @@ def verify(cli: Invocation, stream: options.StreamName) -> None:
     cli.answer(row, printable(problem) or f"{checked} records of {printable(stream)} are well")
     if problem:
         raise typer.Exit(Exit.DAMAGED)
+
+
+@app.command()
+@common_options()
+def adopt(
+    cli: Invocation,
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="URL of the folder of a lost stream in the lake, or of its table's metadata.",
+        ),
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new stream's name.")],
+    subject: Annotated[str, typer.Option(metavar="SUBJECT", help="The new stream's subject.")],
+    replicas: Annotated[int, typer.Option(min=1, help="Number of replicas.")] = 1,
+) -> None:
+    """Make a stream of a table that a lost cluster has left in the lake.
+
+    The stream holds the records of the table, with their offsets, and goes on after them. Nothing
+    is copied: the objects stay where they are. The lost cluster must not come back, or it would
+    delete objects which it does not need. If this is interrupted, run it again.
+
+    Example: jetstream lake adopt s3://bucket/4bf4ddc9/7-17644300 orders --subject 'orders.>'
+    """
+    with cli.client() as client:
+        stream, _ = begin_restoring(client, name, subject, {"lake": True, "replicas": replicas})
+        client.adopt_lake(stream, table)
+        listen(client, stream, {})
+        found = client.describe_lake(stream)
+    row = _row(stream.full_name, found)
+    text = f"{printable(name)} has the records {found.start_offset} to {found.end_offset - 1}"
+    cli.answer(row, text)
 
 
 def _read(client: Client, stream: str, found: StreamLake) -> tuple[int, str]:

@@ -204,6 +204,28 @@ class CommitLake(Command):
     start: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptLake(Command):
+    """Note that the lake holds the records [start, end) of a new stream, in a table that another
+    cluster has made. last_epoch: of the record before `end`. location: of the table's metadata.
+
+    The stream must be `restoring`, so that nobody publishes to it, and have nothing in the lake.
+    Its next leadership begins, in an epoch after last_epoch. Repeating it changes nothing.
+
+    Result: start, end and version of the mark. Errors: fenced_epoch and unknown_epoch;
+    precondition_failed for another stream; invalid_request.
+    """
+
+    op: ClassVar[str] = "adopt_lake"
+    level: ClassVar[int] = LAKE_LEVEL
+    stream_id: StreamId
+    leader_epoch: LeaderEpoch
+    start: int
+    end: int
+    last_epoch: LeaderEpoch
+    location: str
+
+
 # Which nodes hold a stream (reassignment_decisions.py).
 
 

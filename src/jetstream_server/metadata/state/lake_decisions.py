@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
-from jetstream_protocol.types import NO_NODE
-from jetstream_server.metadata.state.commands import CommitLake
+from jetstream_protocol.types import NO_NODE, LeaderEpoch
+from jetstream_server.metadata.state.commands import AdoptLake, CommitLake
 from jetstream_server.metadata.state.decision import (
     Decision,
     check_leader_epoch,
@@ -39,6 +39,26 @@ def commit_lake(tables: Tables, command: CommitLake) -> Decision:
     check_leader_epoch(stream, command.leader_epoch)
     _check_mark(stream, command)
     after = replace(stream, lake=mark, stream_epoch=stream.stream_epoch + 1)
+    return Decision(_result(mark), decision_for(tables, stream, after).changes)
+
+
+def adopt_lake(tables: Tables, command: AdoptLake) -> Decision:
+    stream = stream_of(tables, command.stream_id)
+    mark = LakeMark(command.start, command.end, command.last_epoch, command.location, 1)
+    if stream.lake == mark:
+        return Decision(_result(mark))
+    check_leader_epoch(stream, command.leader_epoch)
+    if not (stream.config.lake and stream.config.restoring) or stream.lake.version:
+        raise PreconditionFailedError(
+            f"{stream.full_name} is not a new stream with lake that is being restored"
+        )
+    is_located = 0 < len(command.location) <= LOCATION_LENGTH_MAX
+    is_possible = 0 <= command.start < command.end and command.last_epoch >= 0
+    if not (is_located and is_possible):
+        raise InvalidRequestError("adopt_lake needs a location, and at least one record")
+    # **safety** Epochs never fall: readers know those of the records that they have.
+    epoch = LeaderEpoch(max(stream.leader_epoch, command.last_epoch) + 1)
+    after = replace(stream, lake=mark, leader_epoch=epoch, stream_epoch=stream.stream_epoch + 1)
     return Decision(_result(mark), decision_for(tables, stream, after).changes)
 
 

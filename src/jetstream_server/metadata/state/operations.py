@@ -46,6 +46,7 @@ OPERATIONS: dict[str, Operation[Any]] = {
         Operation(commands.SetSchema, schema_decisions.set_schema),
         Operation(commands.ConfirmFlush, stream_decisions.confirm_flush),
         Operation(commands.CommitLake, lake_decisions.commit_lake),
+        Operation(commands.AdoptLake, lake_decisions.adopt_lake),
         Operation(commands.ReassignStream, reassignment_decisions.reassign_stream),
         Operation(commands.FinishReassignment, reassignment_decisions.finish_reassignment),
         Operation(commands.ChangeIsr, leadership_decisions.change_isr),

@@ -27,7 +27,7 @@ from jetstream_protocol.types import LeaderEpoch, MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
 from jetstream_server.lake.stores import StoreOptions
-from jetstream_server.lake.tasks import MarkTask, Task, TrimTask, folder_of
+from jetstream_server.lake.tasks import AdoptTask, MarkTask, Task, TrimTask, folder_of
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import CommitLake
@@ -155,7 +155,7 @@ class Uploading(RoleListener):
         """By how much objects are smaller, so that the link carries them in time."""
         self._running: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "jetstream-uploading")
-        self._copier = _Copier(self._in_thread)
+        self._copier = Copier(self._in_thread)
         self._work = work or self._copier.work
         self.counters = UploadCounters()
 
@@ -298,6 +298,7 @@ class Uploading(RoleListener):
             properties={
                 "jetstream.cluster-id": self._cluster_id,
                 "jetstream.stream-id": str(stream.id),
+                "jetstream.stream": stream.full_name,
             },
         )
         begun_us = self._clock()
@@ -366,7 +367,7 @@ class Uploading(RoleListener):
         return await loop.run_in_executor(self._thread, function, *arguments)
 
 
-class _Copier:
+class Copier:
     """The process that copies, kept while there is something to copy: to start it takes longer than
     to copy a small object."""
 
@@ -374,7 +375,7 @@ class _Copier:
         self._in_thread = in_thread
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def work(self, task: Task | TrimTask | MarkTask) -> dict[str, Any]:
+    async def work(self, task: Task | TrimTask | MarkTask | AdoptTask) -> dict[str, Any]:
         """Have the process do it. Raises EOFError if it cannot."""
         if self._process is None:
             self._process = worker_process.spawn(WORKER)

@@ -9,7 +9,9 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.lake.reader import LakeReader
 from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.drivers.adopting import Adopting
 from jetstream_server.replication.drivers.uploading import Uploading
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 STORE_SECONDS = 8.0
@@ -17,11 +19,16 @@ STORE_SECONDS = 8.0
 
 
 class Lakes:
-    """reader, uploading: None: this node has no lake."""
+    """reader, uploading, adopting: None: this node has no lake."""
 
     def __init__(
-        self, replicas: ReplicaManager, reader: LakeReader | None, uploading: Uploading | None
+        self,
+        replicas: ReplicaManager,
+        reader: LakeReader | None,
+        uploading: Uploading | None,
+        adopting: Adopting | None,
     ) -> None:
+        self._adopting = adopting
         self._replicas = replicas
         self._reader = reader
         self._uploading = uploading
@@ -29,6 +36,12 @@ class Lakes:
     @property
     def is_there(self) -> bool:
         return self._reader is not None
+
+    async def adopt(self, replica: Replica, table_url: str) -> None:
+        """See Adopting.adopt. Raises UnavailableError if this node has no lake."""
+        if self._adopting is None:
+            raise UnavailableError("this node has no lake: give every node lake.url")
+        await self._adopting.adopt(replica, table_url)
 
     async def describe(
         self, stream: StreamMetadata, with_metadata: bool

@@ -354,6 +354,11 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         stream = self._metadata.registry.stream_of(request.stream)
         return await self._lakes.describe(stream, request.with_metadata)
 
+    async def AdoptLake(self, request: pb.AdoptLakeRequest, call: Call) -> pb.AdoptLakeResponse:
+        replica = self._replicas.resolve_led(request.stream)
+        await self._lakes.adopt(replica, request.table_url)
+        return pb.AdoptLakeResponse()
+
     async def _set_access(
         self, stream: StreamMetadata, *, readonly: bool | None = None, paused: bool | None = None
     ) -> StreamMetadata:
