@@ -7,6 +7,7 @@ machine says nothing.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -80,6 +81,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place.update((file, end * (number + 1) / len(files)) for number, file in enumerate(files))
     place.update((file, 0.0) for file in folders if file.name == LONGEST)
     items.sort(key=lambda item: place[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Modules and the items of thousands of tests stay until the end. The garbage collector, which
+    some tests call again and again, looks at them no more: a pass takes a third of a second with
+    them, and a hundredth without."""
+    gc.freeze()
 
 
 class ByFile(LoadScopeScheduling):

@@ -17,7 +17,7 @@ INTERRUPTED = 130
 def client() -> None:
     """`jetstream`."""
     end_at_interrupt()
-    from jetstream_client.cli import main
+    from jetstream_client.cli.entry import main
 
     main()
 

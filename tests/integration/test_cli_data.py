@@ -22,6 +22,8 @@ from jetstream_client import AsyncClient, Client, Message
 from jetstream_client.cli import interrupts
 from jetstream_client.cli.commands.sql import header_maps
 from jetstream_client.cli.main import run as run_command
+from jetstream_protocol.extras import install_command
+from tests.support.fork_server import fork_server
 from tests.support.server import ServerProcess
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -65,14 +67,20 @@ def process(environment: dict[str, str]) -> Run:
     """The command as a process of its own."""
 
     def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(
-            [*COMMAND, *arguments], capture_output=True, env=environment, timeout=60
-        )
+        done = ended(environment, *arguments)
         assert done.returncode == code, done
         assert done.stderr.count(b"\n") == (1 if code else 0), done.stderr
         return done
 
     return run
+
+
+def ended(
+    environment: dict[str, str], *arguments: str, given: bytes | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    return fork_server.run(
+        [*COMMAND, *arguments], environment=environment, given=given, text=False, timeout=60
+    )
 
 
 @pytest.fixture
@@ -221,7 +229,7 @@ def test_without_duckdb_the_command_to_install_it_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     error = jetstream("sql", "select 1", code=2).stderr
-    assert b"pip install 'jetstream-log[sql]'" in error
+    assert install_command("sql").encode() in error
 
 
 def test_lines_of_json_hold_every_byte(jetstream: Run, odd: list[Message]) -> None:
@@ -308,7 +316,9 @@ def test_progress_is_shown_to_a_person_on_standard_error(
 ) -> None:
     ours, theirs = pty.openpty()
     arguments = [*COMMAND, "export", "trades", "-o", str(tmp_path / "trades.jsonl")]
-    with subprocess.Popen(arguments, env=environment, stderr=theirs) as process:
+    with fork_server.start(
+        arguments, environment=environment, stdout=subprocess.DEVNULL, stderr=theirs
+    ) as process:
         os.close(theirs)
         shown = b""
         try:
@@ -337,19 +347,10 @@ def test_messages_and_lines_go_straight_where_there_is_no_nats(
 ) -> None:
     name = f"straight_{via}"
     jetstream("stream", "create", name, "--subject", f"{name}.>")
-    publish = [*COMMAND, "publish", f"{name}.x", "--nats", "nats://127.0.0.1:1", "--via", via]
+    publish = ["publish", f"{name}.x", "--nats", "nats://127.0.0.1:1", "--via", via]
     for more in (["1", "--msg-id", "a"], ["1", "--msg-id", "a"], ["2", "--key", "k"]):
-        subprocess.run(
-            [*publish, *more], env=environment, check=True, capture_output=True, timeout=60
-        )
-    subprocess.run(
-        [*publish, "-"],
-        input=b"3\n4\n",
-        env=environment,
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
+        jetstream(*publish, *more)
+    assert ended(environment, *publish, "-", given=b"3\n4\n").returncode == 0
     assert [row["value"] for row in rows(jetstream("fetch", name, "--json"))] == [
         "1",
         "2",
@@ -430,8 +431,7 @@ def test_a_pattern_is_all_streams_that_it_matches(jetstream: Run) -> None:
 
 def test_queries_come_from_standard_input(environment: dict[str, str]) -> None:
     def ask(text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        command = [*COMMAND, "sql", *arguments, "--json"]
-        return subprocess.run(command, input=text, capture_output=True, env=environment, timeout=60)
+        return ended(environment, "sql", *arguments, "--json", given=text)
 
     two = b'select count(*) as n from odd; -- and\nselect max("offset") as m from odd'
     assert rows(ask(two)) == rows(ask(two, "-")) == [{"n": 4}, {"m": 3}]

@@ -17,6 +17,7 @@ import pytest
 from jetstream_client import Client
 from jetstream_client.cli.context_file import Context, ContextFile
 from jetstream_client.cli.main import run as run_command
+from tests.support.fork_server import fork_server
 from tests.support.server import ServerProcess
 
 Run = Callable[..., str]
@@ -143,11 +144,10 @@ def test_a_stream_is_described_in_a_dozen_lines(jetstream: Run) -> None:
     "command", [["stream", "list"], ["stream", "describe", "orders"], ["cluster", "status"]]
 )
 def test_watching_shows_it_again_until_ctrl_c(server: ServerProcess, command: list[str]) -> None:
-    with subprocess.Popen(
+    with fork_server.start(
         [*COMMAND, "--json", "--server", server.grpc, *command, "--watch"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     ) as watching:
         assert watching.stdout is not None
         assert watching.stderr is not None
@@ -162,7 +162,7 @@ def test_watching_shows_it_again_until_ctrl_c(server: ServerProcess, command: li
 
 def test_on_a_terminal_watching_draws_over_what_was_there(server: ServerProcess) -> None:
     leader, follower = pty.openpty()
-    watching = subprocess.Popen(
+    watching = fork_server.start(
         [*COMMAND, "stream", "list", "--watch", "--server", server.grpc],
         stdout=follower,
         stderr=subprocess.DEVNULL,
@@ -234,9 +234,13 @@ def test_a_shell_is_offered_names_and_subjects(
     ContextFile(tmp_path / "jetstream" / "contexts.json").add("prod", Context("localhost:1"))
     words += " " if words.endswith("drain") else ""
     words = words.replace("SERVER", server.grpc)
-    done = subprocess.run(
-        [Path(sys.executable).with_name("jetstream")],
-        env={
+    begin = (
+        "import sys; sys.argv[:] = ['jetstream']; sys.modules['__main__'].__package__ = None; "
+        "from jetstream_command import client; client()"  # As the script does.
+    )
+    done = fork_server.run(
+        [sys.executable, "-m", "tests.support.run_code", begin],
+        environment={
             **os.environ,
             "JETSTREAM_SERVERS": server.grpc,
             "XDG_CONFIG_HOME": str(tmp_path),
@@ -244,9 +248,6 @@ def test_a_shell_is_offered_names_and_subjects(
             "COMP_WORDS": words,
             "COMP_CWORD": str(len(words.split(" ")) - 1),
         },
-        capture_output=True,
-        text=True,
-        timeout=30,
     )
     assert done.stdout.split() == offered
     assert done.stderr == ""
@@ -270,9 +271,8 @@ def test_bench_measures_publishing_latency_and_fetching(jetstream: Run) -> None:
 def test_top_shows_the_busiest_streams_again_and_again(server: ServerProcess) -> None:
     with Client(server.grpc) as client:
         client.create_stream("busy", "busy")
-        with subprocess.Popen(
-            [*COMMAND, "--server", server.grpc, "top"], stdout=subprocess.PIPE, text=True
-        ) as watching:
+        top = [*COMMAND, "--server", server.grpc, "top"]
+        with fork_server.start(top, stdout=subprocess.PIPE, stderr=2) as watching:
             assert watching.stdout is not None
             try:
                 assert "records/s" in watching.stdout.readline()

@@ -33,6 +33,7 @@ from jetstream_client import (
     UnavailableError,
 )
 from jetstream_client.cli.main import run
+from tests.support.fork_server import fork_server
 from tests.support.lateness import Lateness
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess, free_port_base, running_server
@@ -349,20 +350,22 @@ def test_lines_are_told_of_as_they_are_stored_and_the_first_that_is_not_ends_the
     with Client(own_server.grpc) as client:
         client.create_stream("lines", "lines.>")
     options = ["--server", own_server.grpc, "--timeout", "2", "--json"]
-    with subprocess.Popen(
+    with fork_server.start(
         [*JETSTREAM, "publish", "lines.x", *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,
+        text=False,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdin.write(b"one\n")
+        process.stdin.flush()
         assert json.loads(process.stdout.readline())["offset"] == 0
         os.kill(own_server.pid, signal.SIGSTOP)
         process.stdin.write(b"two\n")
+        process.stdin.flush()
         assert process.wait(timeout=60) in (4, 5)
         assert process.stderr.read().endswith(b"\nerror: of the lines before it, 1 are stored\n")
 
@@ -372,9 +375,11 @@ def test_a_benchmark_ends_when_its_server_freezes(own_server: ServerProcess) -> 
     with Client(own_server.grpc) as client:
         client.create_stream("bench", "bench.>")
         options = ["--server", own_server.grpc, "--timeout", "2"]
-        with subprocess.Popen(
+        with fork_server.start(
             [*JETSTREAM, "bench", "publish", "bench.x", "--messages", "1000000000", *options],
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            text=False,
         ) as process:
             assert process.stderr is not None
             while client.offset_at("bench", "latest") < 10_000:

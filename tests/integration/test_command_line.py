@@ -1,4 +1,5 @@
-"""The `jetstream` command as people and scripts run it: a process, a server, pipes, signals."""
+"""The `jetstream` command as people and scripts run it: a process, a server, pipes, signals. What
+depends on how Python starts is run by a new interpreter, the rest is forked."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ import pytest
 from jetstream_client import Client, StreamNotFoundError
 from jetstream_client.cli import options
 from tests.support import command
+from tests.support.fork_server import Stream, fork_server
 from tests.support.server import ServerProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -40,17 +42,7 @@ def process(environment: dict[str, str]) -> Run:
     def run(
         *arguments: str, code: int = 0, stdin: str | TextIO | None = None
     ) -> subprocess.CompletedProcess[str]:
-        source: dict[str, Any] = {"stdin": stdin or subprocess.DEVNULL}
-        if isinstance(stdin, str):
-            source = {"input": stdin}
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            capture_output=True,
-            text=True,
-            **source,
-            env=environment,
-            timeout=30,
-        )
+        done = fork_server.run([*COMMAND, *arguments], environment=environment, given=stdin)
         return checked(done, code)
 
     return run
@@ -188,12 +180,8 @@ def test_values_come_from_arguments_or_stdin(
     jetstream("stream", "create", "sources", "--subject", "sources.>")
     process("publish", "sources.x", "-")  # Of /dev/null, but it is asked for.
     process("publish", "sources.x", "-", "--whole", stdin="from\nstdin\n")
-    subprocess.run(
-        [*COMMAND, "publish", "sources.x", "--whole"],
-        input=b"\xff\x00",
-        env=environment,
-        check=True,
-    )
+    binary = [*COMMAND, "publish", "sources.x", "--whole"]
+    assert fork_server.run(binary, environment=environment, given=b"\xff\x00").returncode == 0
     jetstream("publish", "sources.x", "--", "--dashes")
     rows = objects(jetstream("fetch", "sources", "--json"))
     assert [(row["value"], row["value_encoding"]) for row in rows] == [
@@ -268,12 +256,13 @@ def test_lines_are_stored_as_they_come_and_ctrl_c_ends_it(
     jetstream: Run, environment: dict[str, str]
 ) -> None:
     jetstream("stream", "create", "slow", "--subject", "slow.>")
-    with subprocess.Popen(
+    with fork_server.start(
         [*COMMAND, "publish", "slow.x", "-"],
+        environment=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment,
+        text=False,
     ) as publishing:
         assert publishing.stdin is not None
         assert publishing.stderr is not None
@@ -358,12 +347,11 @@ def test_other_failures_too(jetstream: Run) -> None:
 def test_follow_prints_what_comes_until_ctrl_c(jetstream: Run, environment: dict[str, str]) -> None:
     jetstream("stream", "create", "followed", "--subject", "followed.>")
     jetstream("publish", "followed.x", "before")
-    with subprocess.Popen(
+    with fork_server.start(
         [*COMMAND, "fetch", "followed", "--follow", "--json"],
+        environment=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
     ) as follower:
         assert follower.stdout is not None
         assert follower.stderr is not None
@@ -381,11 +369,8 @@ def test_follow_outlasts_a_time_without_a_server(own_server: ServerProcess) -> N
         client.create_stream("away", "away.>")
         client.publish("away.x", "1")
     command = [*COMMAND, "fetch", "away", "--follow", "--json", "--timeout", "0.5"]
-    with subprocess.Popen(
-        [*command, "--server", own_server.grpc],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with fork_server.start(
+        [*command, "--server", own_server.grpc], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as follower:
         assert follower.stdout is not None
         assert follower.stderr is not None
@@ -436,15 +421,13 @@ def test_a_full_disk_is_an_error_not_a_traceback(
     jetstream("stream", "create", "spilled", "--subject", "spilled.>")
     jetstream("publish", "spilled.x", "v" * 100, "--count", "1000")
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*COMMAND, "fetch", "spilled"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-    assert done.returncode == 1
-    assert done.stderr == "error: No space left on device\n"
+        fetch = [*COMMAND, "fetch", "spilled"]
+        with fork_server.start(
+            fetch, environment=environment, stdout=full, stderr=subprocess.PIPE
+        ) as fetching:
+            assert fetching.stderr is not None
+            assert fetching.stderr.read() == "error: No space left on device\n"
+    assert fetching.returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -493,17 +476,17 @@ def on_a_terminal(
     typed: bytes = b"",
     *,
     columns: int = 100,
-    stdout: int | None = None,
+    stdout: Stream | None = None,
 ) -> str:
     """What the command prints when it thinks that a person is watching. stdout: where else its
     standard output goes."""
     primary, secondary = pty.openpty()
-    with subprocess.Popen(
+    with fork_server.start(
         [*COMMAND, *arguments],
+        environment={**environment, "TERM": "xterm", "COLUMNS": str(columns)},
         stdin=secondary,
         stdout=secondary if stdout is None else stdout,
         stderr=secondary,
-        env={**environment, "TERM": "xterm", "COLUMNS": str(columns)},
     ) as process:
         os.close(secondary)
         os.write(primary, typed)
@@ -593,16 +576,17 @@ def test_on_a_terminal_tables_are_for_people(jetstream: Run, environment: dict[s
     assert re.search(r"shown +shown\.>", shown)
 
 
-@pytest.mark.parametrize("columns", [30, 75, 200])
+@pytest.mark.parametrize("columns", [30, 75, 90, 200])
 def test_on_a_narrow_terminal_headings_and_numbers_stay_whole(
     jetstream: Run, environment: dict[str, str], columns: int
 ) -> None:
     subject = "narrow." + "x" * 60
     jetstream("stream", "create", "narrow", "--subject", subject)
-    shown = on_a_terminal(["stream", "list"], environment, columns=columns)
+    listing = ["stream", "list", "--feeding", subject]
+    shown = on_a_terminal(listing, environment, columns=columns)
     words = re.sub(r"\x1b\[\d*m", "", shown).split()
     assert {"SUBJECT", "REPLICAS", "STATE", "narrow", "1/1"} <= set(words)
-    assert (subject in words) is (columns != 75)
+    assert (subject in words) is (columns != 90)
     jetstream("stream", "delete", "narrow", "--yes")
 
 
@@ -712,10 +696,8 @@ def test_what_is_piped_and_no_text_is_not_cut_at_its_line_ends(
     jetstream("stream", "create", stream, "--subject", stream)
 
     def publish(*words: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*COMMAND, "publish", stream, *words], input=data, env=environment,
-            capture_output=True, check=False,
-        )  # fmt: skip
+        command = [*COMMAND, "publish", stream, *words]
+        return fork_server.run(command, environment=environment, given=data, text=False)
 
     for words in [], ["-"]:
         done = publish(*words)
@@ -737,8 +719,13 @@ def test_what_is_piped_in_pieces_of_characters_is_text(
     jetstream: Run, environment: dict[str, str]
 ) -> None:
     jetstream("stream", "create", "pieces", "--subject", "pieces")
-    with subprocess.Popen(
-        [*COMMAND, "publish", "pieces"], stdin=subprocess.PIPE, env=environment
+    with fork_server.start(
+        [*COMMAND, "publish", "pieces"],
+        environment=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=2,
+        text=False,
     ) as process:
         assert process.stdin is not None
         for piece in b"one \xc3", b"\xbc\ntwo \xe2\x82", b"\xac\n":

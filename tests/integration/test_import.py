@@ -31,6 +31,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
 )
 from tests.support import command
+from tests.support.fork_server import fork_server
 from tests.support.kafka import running_kafka
 from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess
@@ -216,11 +217,10 @@ def test_a_mirror_waits_while_jetstream_is_away(
 ) -> None:
     asyncio.run(_filled(peer.url, "AWAY"))
     arguments = ["mirror", "away", "--from-jetstream", "AWAY", "--nats", peer.url, "--json"]
-    following = subprocess.Popen(
+    following = fork_server.start(
         [sys.executable, "-m", "jetstream_client", "--server", server.grpc, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     assert following.stdout is not None
     assert following.stderr is not None
@@ -245,10 +245,10 @@ def test_a_mirror_follows_until_it_is_cut_over(
 ) -> None:
     asyncio.run(_filled(peer.url, "LIVE"))
     arguments = ["mirror", "live", "--from-jetstream", "LIVE", "--nats", peer.url]
-    following = subprocess.Popen(
+    following = fork_server.start(
         [sys.executable, "-m", "jetstream_client", "--server", server.grpc, *arguments, "--json"],
         stdout=subprocess.PIPE,
-        text=True,
+        stderr=2,
     )
     try:
         assert following.stdout is not None

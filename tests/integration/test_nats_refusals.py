@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -16,6 +14,7 @@ from jetstream_client import Client
 from jetstream_protocol.errors import PermissionDeniedError
 from jetstream_server.ingest.nats import connection as connections
 from jetstream_server.ingest.nats.connection import NatsConnection
+from tests.support import command
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_client import Collector, connected, pub
 from tests.support.nats_server import NatsServer
@@ -211,10 +210,8 @@ def test_a_refused_stream_is_shown_and_heard_once_it_is_created_again(tmp_path: 
                 assert client.describe_stream("fine").state == "online"
                 assert "jetstream_nats_subscriptions_refused 1.0" in read("/metrics")
                 assert "NATS refuses subscriptions: 1" in read("/readyz")
-                health = [sys.executable, "-m", "jetstream_client", "cluster", "health", "--json"]
-                ended = subprocess.run(
-                    [*health, "--server", server.grpc], capture_output=True, timeout=60
-                )
+                health = ("cluster", "health", "--json", "--server", server.grpc)
+                ended = command.jetstream(*health)
                 assert ended.returncode == 7
                 (problem,) = json.loads(ended.stdout)["problems"]
                 assert (problem["kind"], problem["about"]) == ("not_listening", "orders@orders.>")

@@ -30,6 +30,7 @@ from jetstream_client.cli.copy_progress import to_copy
 from jetstream_client.cli.exits import Exit
 from tests.support import command
 from tests.support.cluster import TestCluster
+from tests.support.fork_server import fork_server
 from tests.support.load import Load
 from tests.support.stages import cluster_stage
 
@@ -280,12 +281,12 @@ def asked(cluster: TestCluster, *arguments: str) -> Iterator[Callable[[str], tup
     and all that it has shown."""
     primary, secondary = pty.openpty()
     shown = b""
-    with subprocess.Popen(
+    with fork_server.start(
         [sys.executable, "-m", "jetstream_client", "-s", cluster.servers, *arguments],
+        environment={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
         stdin=secondary,
         stdout=secondary,
         stderr=secondary,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
     ) as process:
         os.close(secondary)
         while b"[y/N]" not in shown:

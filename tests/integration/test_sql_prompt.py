@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from jetstream_client import Client
+from tests.support.fork_server import fork_server
 from tests.support.server import ServerProcess
 
 TYPED = "selec 1;\nselect count(*) * 21 as answer\nfrom {};\nexit\n"
@@ -24,10 +24,10 @@ def test_a_prompt_goes_on_after_an_error_and_keeps_a_history(
     for value in (b"1", b"2"):
         client.publish(name, value)
     controller, terminal = pty.openpty()
-    process = subprocess.Popen(
+    process = fork_server.start(
         [sys.executable, "-m", "jetstream_client", "--server", server.grpc, "sql"],
-        stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
-        env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"},
+        stdin=terminal, stdout=terminal, stderr=terminal, new_session=True,
+        environment={**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"},
     )  # fmt: skip
     os.close(terminal)
     os.write(controller, TYPED.format(name).encode())

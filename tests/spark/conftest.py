@@ -88,10 +88,12 @@ def client(server: ServerProcess) -> Iterator[Client]:
 def workers_clients_end() -> Iterator[None]:
     """A worker keeps its clients as long as it lives, and freezes what it has loaded. A test that
     does a worker's task itself must not."""
+    frozen = gc.get_freeze_count()
     yield
     while clients._clients:
         clients._clients.popitem()[1].close()
-    gc.unfreeze()
+    if gc.get_freeze_count() > frozen:
+        gc.unfreeze()
 
 
 @pytest.fixture

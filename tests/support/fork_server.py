@@ -1,9 +1,10 @@
-"""A process that has imported the server already and forks the servers of tests.
+"""A process that has imported the server and the command line already and forks those of tests.
 
-A start of Python that imports the server costs 1.4 s of processor time, a fork some milliseconds;
-the suite starts hundreds. What is forked is a process like any other: its own pid, environment,
-descriptors, signals and clocks, ended by the same signals. Tests about the start of a process
-itself (acceptance, command line, containers) begin with a new interpreter.
+A start of Python that imports the server costs 1.4 s of processor time, the command line half of
+that, a fork some milliseconds; the suite starts hundreds. What is forked is a process like any
+other: its own pid, environment, descriptors, standard streams, signals and clocks, ended by the
+same signals. Tests about the start of a process itself (acceptance, interrupts, containers, what
+Python reads from its environment) begin with a new interpreter.
 
 The test process asks over a socket with one message: JSON of a `Request`, and the descriptors for
 stdin, stdout, stderr and the exit status. The answer is the pid. The fork server waits for its
@@ -30,15 +31,22 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import IO
+from typing import IO, Any
 
 PRELOADED = (
+    "jetstream_client.cli.commands.fetch",
+    "jetstream_client.cli.commands.publish",
+    "jetstream_client.cli.commands.streams",
+    "jetstream_client.cli.main",
+    "jetstream_client.clients.blocking_client",
     "jetstream_server.node.app",
     "jetstream_server.node.cli",
     "jetstream_server.node.logs",
     "jetstream_server.node.memory",
 )
 STATUS = struct.Struct("<i")
+Stream = int | IO[Any]
+"""A descriptor, a file, or subprocess.PIPE or DEVNULL."""
 MESSAGE_BYTES_MAX = 1 << 17
 
 
@@ -56,17 +64,27 @@ class Request:
 class ForkedProcess:
     """A child of the fork server, with what tests use of `subprocess.Popen`."""
 
-    def __init__(
-        self, pid: int, status: int, stdin: IO[str] | None, stdout: IO[str] | None
-    ) -> None:
+    stdin: IO[Any] | None
+    stdout: IO[Any] | None
+    stderr: IO[Any] | None
+
+    def __init__(self, pid: int, status: int, streams: Sequence[IO[Any] | None]) -> None:
         self.pid = pid
-        self.stdin = stdin
-        self.stdout = stdout
+        self.stdin, self.stdout, self.stderr = streams
         self.returncode: int | None = None
         self._status = status
         self._lock = threading.Lock()
         # Not closed before: another thread may be about to look at it.
         weakref.finalize(self, os.close, status)
+
+    def __enter__(self) -> ForkedProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.stdout, self.stderr, self.stdin):
+            if stream is not None:
+                stream.close()
+        self.wait()
 
     def poll(self) -> int | None:
         return self._ended(0.0)
@@ -111,58 +129,68 @@ class ForkServer:
         self,
         command: Sequence[str],
         *,
-        environment: Mapping[str, str],
-        stdin: int = subprocess.DEVNULL,
-        stdout: int,
-        stderr: int,
+        environment: Mapping[str, str] = os.environ,
+        stdin: Stream = subprocess.DEVNULL,
+        stdout: Stream,
+        stderr: Stream,
         new_session: bool = False,
+        text: bool = True,
     ) -> ForkedProcess:
-        """Run `[sys.executable, "-m", MODULE, ARGUMENTS…]`. stdin: subprocess.DEVNULL or PIPE.
-        `stdout` may be subprocess.PIPE."""
+        """Run `[sys.executable, "-m", MODULE, ARGUMENTS…]`. text: of the streams that are
+        subprocess.PIPE."""
         assert can_fork(command), command
         request = Request(command[2], [*command[3:]], dict(environment), os.getcwd(), new_session)
-        if stdin == subprocess.PIPE:
-            hears, told = os.pipe()
-        else:
-            hears, told = os.open(os.devnull, os.O_RDONLY), -1
-        said, says = os.pipe() if stdout == subprocess.PIPE else (-1, stdout)
-        status, ends = os.pipe()
+        ends = [_ends(stdin, is_input=True), _ends(stdout), _ends(stderr)]
+        status, told = os.pipe()
+        theirs = [*(each for each, _ in ends), told]
         try:
             with self._lock:
-                descriptors = [hears, says, stderr, ends]
-                pid = self._ask(json.dumps(asdict(request)).encode(), descriptors)
+                pid = self._ask(json.dumps(asdict(request)).encode(), theirs)
         finally:
-            os.close(hears)
-            os.close(ends)
-            if said != -1:
-                os.close(says)
-        return ForkedProcess(
-            pid,
-            status,
-            None if told == -1 else open(told, "w"),
-            None if said == -1 else open(said),
-        )
+            for each in theirs:
+                os.close(each)
+        kind = "" if text else "b"
+        streams = [
+            None if ours is None else os.fdopen(ours, mode + kind)
+            for (_, ours), mode in zip(ends, "wrr", strict=True)
+        ]
+        return ForkedProcess(pid, status, streams)
 
     def run(
         self,
         command: Sequence[str],
         *,
         environment: Mapping[str, str] = os.environ,
+        given: str | bytes | IO[Any] | None = None,
         timeout: float = 30.0,
-    ) -> subprocess.CompletedProcess[str]:
-        """The same with what it has said, once it has ended. It is killed after `timeout` seconds.
-        Raises subprocess.TimeoutExpired."""
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        text: bool = True,
+    ) -> subprocess.CompletedProcess[Any]:
+        """The same with what it has said, once it has ended. given: what is piped into it, or its
+        standard input; without it that is /dev/null. It is killed after `timeout` seconds. Raises
+        subprocess.TimeoutExpired."""
+        data = given.encode() if isinstance(given, str) else given
+        stdin = subprocess.PIPE if isinstance(data, bytes) else data
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             process = self.start(
-                command, environment=environment, stdout=out.fileno(), stderr=err.fileno()
+                command,
+                environment=environment,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdout=out,
+                stderr=err,
+                text=False,
             )
             try:
+                if process.stdin is not None:
+                    with suppress(BrokenPipeError), process.stdin:
+                        process.stdin.write(data)
                 code = process.wait(timeout)
             finally:
                 process.kill()
             for file in (out, err):
                 file.seek(0)
-            return subprocess.CompletedProcess([*command], code, out.read(), err.read())
+            said = (file.read() for file in (out, err))
+            decoded = (each.decode() if text else each for each in said)
+            return subprocess.CompletedProcess([*command], code, *decoded)
 
     def _ask(self, message: bytes, descriptors: list[int]) -> int:
         if self._socket is None:
@@ -176,6 +204,16 @@ class ForkServer:
 
 
 fork_server = ForkServer()
+
+
+def _ends(given: Stream, *, is_input: bool = False) -> tuple[int, int | None]:
+    """The child's end of a stream, to be closed here, and for subprocess.PIPE the test's."""
+    if given == subprocess.PIPE:
+        reading, writing = os.pipe()
+        return (reading, writing) if is_input else (writing, reading)
+    if given == subprocess.DEVNULL:
+        return os.open(os.devnull, os.O_RDWR), None
+    return os.dup(given if isinstance(given, int) else given.fileno()), None
 
 
 def can_fork(command: Sequence[str]) -> bool:
@@ -254,7 +292,24 @@ def _become(request: Request, descriptors: list[int]) -> Request:
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        _set_stream(number, name)
     return request
+
+
+def _set_stream(number: int, name: str) -> None:
+    """As Python does when it starts: a terminal is written to line by line."""
+    stream = os.fdopen(
+        number,
+        "w" if number else "r",
+        buffering=1 if number == 2 or os.isatty(number) else -1,
+        encoding="utf-8",
+        errors="backslashreplace" if number == 2 else "strict",
+        newline="\n" if number else None,
+        closefd=False,
+    )
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
 
 
 def main() -> None:

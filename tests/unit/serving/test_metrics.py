@@ -85,12 +85,10 @@ class Many:
 
 
 @pytest.fixture
-def own_garbage() -> Iterator[None]:
+def own_garbage() -> None:
     """What earlier tests have left in this process is no matter of the garbage collector's."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 async def longest_stall(done: asyncio.Event) -> float:
