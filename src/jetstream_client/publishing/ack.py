@@ -47,10 +47,10 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """The streams' answers to one publish. `stream` and `offset` are those of the first answer.
-    acks: all answers in order of arrival, nearly always one. With acks="all" there is one from
-    every stream that the subject feeds, with "any" at least one, with names one from each of these.
-    With ack_level="none" there is none: `stream` is "" and `offset` -1.
+    """The streams' answers to one publish. `stream` and `offset` are those of the first one. acks:
+    all answers, nearly always one. With acks="all" there is one from every stream that the subject
+    feeds, that of the oldest stream first; with names one from each of these, in their order; with
+    "any" at least one. With ack_level="none" there is none: `stream` is "" and `offset` -1.
     """
 
     subject: str
@@ -68,7 +68,7 @@ class PublishResult:
 
     @property
     def acks(self) -> tuple[Ack, ...]:
-        """All answers in order of arrival."""
+        """All answers."""
         if not self.stream:
             return ()
         return (Ack(self.stream, self.offset, self.duplicate), *self._others)
@@ -173,8 +173,15 @@ class Pending:
         if self.refusals and not (self.one_is_enough and self.acks):
             self.fail(self._refusal_error())
         elif not self.future.done():
-            self.future.set_result(PublishResult.of(self.subject, self.acks))
+            self.future.set_result(PublishResult.of(self.subject, self._ordered()))
         return True
+
+    def _ordered(self) -> tuple[Ack, ...]:
+        """The answers in the order of the expectations, and not in that of their arrival."""
+        if len(self.acks) == 1:
+            return self.acks
+        places = {name: at for at, names in enumerate(self.expected) for name in names}
+        return tuple(sorted(self.acks, key=lambda ack: places.get(ack.stream, len(places))))
 
     def _strike(self, stream: str) -> bool:
         """Note that the stream has answered; an answer without a name counts for the first

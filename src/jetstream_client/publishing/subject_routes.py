@@ -237,17 +237,15 @@ def _refusal_error(stream: Stream) -> JetstreamError:
 def _expectations(
     streams: Sequence[Stream], everybody: Sequence[Stream] = ()
 ) -> tuple[Expectation, ...]:
-    """Who answers. everybody: also members that do not listen; any of them may by now, and then it
-    answers instead of another member of its group."""
-    groups: dict[str, set[str]] = {}
-    for stream in streams:
-        if stream.group:
-            groups.setdefault(stream.group, set()).add(stream.name)
+    """Who answers, what was created first first. everybody: also members that do not listen; any of
+    them may by now, and then it answers instead of another member of its group."""
+    found: dict[str | int, set[str]] = {}
+    for stream in sorted(streams, key=lambda stream: stream.id):
+        found.setdefault(stream.group or id(stream), set()).add(stream.name)
     for stream in everybody:
-        if stream.group in groups and stream.acks == "reply":
-            groups[stream.group].add(stream.name)
-    alone = (frozenset((stream.name,)) for stream in streams if not stream.group)
-    return (*alone, *(frozenset(names) for names in groups.values()))
+        if stream.group in found and stream.acks == "reply":
+            found[stream.group].add(stream.name)
+    return tuple(map(frozenset, found.values()))
 
 
 class SubjectRoutes:

@@ -173,6 +173,14 @@ async def test_that_no_stream_listens_is_never_remembered() -> None:
     assert (await feeds.ask("a.x")).expectations == (names("a"),)
 
 
+def test_the_oldest_stream_is_expected_first() -> None:
+    younger = (replace(stream("a"), id=7), replace(stream("g1", "g"), id=3))
+    route = SubjectRoute.of(
+        [*younger, replace(stream("z"), id=2), replace(stream("g2", "g"), id=9)]
+    )
+    assert route.expectations == (names("z"), names("g1", "g2"), names("a"))
+
+
 @on_loop
 async def test_a_subject_with_a_wildcard_is_refused_without_asking() -> None:
     registry = FakeRegistry(stream("a"))
