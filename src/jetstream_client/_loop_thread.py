@@ -18,7 +18,8 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from jetstream_client._closing import AsyncClosing, ClientClosedError
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_client._log import logger
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 _T = TypeVar("_T")
 
@@ -67,6 +68,14 @@ class _Running:
         self.thread.join()
 
 
+def _forget_frames(error: JetstreamError) -> None:
+    """As if it and its cause were raised by who raises it next."""
+    logger.debug("%s", error.message, exc_info=error)
+    for each in (error, error.__cause__):
+        if isinstance(each, JetstreamError):
+            each.__traceback__ = None
+
+
 class LoopThread:
     """Started at the first `run`, ended by `close`. Any thread may call; threads do not wait for
     each other."""
@@ -95,7 +104,11 @@ class LoopThread:
             )
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """What the coroutine returns or raises. Interrupted (Ctrl-C), it is cancelled."""
+        """What the coroutine returns or raises. Interrupted (Ctrl-C), it is cancelled.
+
+        An error of ours says in its message what is wrong: where in the client it was raised is
+        only in the log, at level DEBUG.
+        """
         try:
             future = self._submit(coroutine)
         except InvalidRequestError:
@@ -109,10 +122,14 @@ class LoopThread:
                     if future.done():
                         return future.result()
                     self._check_alive()
+        except JetstreamError as error:
+            failure = error
         except BaseException:
             # Of the coroutine's own errors this is none of our business; it is done then.
             future.cancel()
             raise
+        _forget_frames(failure)
+        raise failure
 
     def begun(
         self, make: Callable[[], _Begun], kind: Callable[[LoopThread, _Begun], _Made]

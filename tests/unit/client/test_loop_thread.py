@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from jetstream_client import InvalidRequestError
+from jetstream_client import InvalidRequestError, NoStreamError
 from jetstream_client._loop_thread import LoopThread
 
 WAITS_FOR_EVER = """
@@ -135,6 +137,29 @@ def test_threads_that_use_it_first_at_the_same_time_share_one_loop() -> None:
         caller.join(10.0)
     assert (len(loops), len(set(loops))) == (16, 1)
     thread.close()
+
+
+def test_our_errors_show_nothing_of_what_is_inside(caplog: pytest.LogCaptureFixture) -> None:
+    """But in the log, for whoever looks for it."""
+
+    async def inside() -> None:
+        try:
+            raise NoStreamError("nobody")
+        except NoStreamError as error:
+            raise InvalidRequestError("no") from error
+
+    caplog.set_level(logging.DEBUG, "jetstream_client")
+    thread = LoopThread()
+    with pytest.raises(InvalidRequestError) as raised:
+        thread.run(inside())
+    thread.close()
+    assert [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)] == [
+        "test_our_errors_show_nothing_of_what_is_inside",
+        "run",
+    ]
+    assert raised.value.__cause__ is not None
+    assert raised.value.__cause__.__traceback__ is None
+    assert "in inside" in caplog.text
 
 
 def test_no_call_hangs_that_comes_as_it_is_closed() -> None:
