@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from jetstream_client.values.types import Stream
 
 
+FOLDED_MIN = 24
+"""What is not longer stays whole in a table: numbers, times, most names."""
+
+
 def emit_json(row: dict[str, Any]) -> None:
     """One object on one line."""
     sys.stdout.write(json_line(row))
@@ -95,8 +99,8 @@ def printable(text: str) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns with headings. On a terminal long cells are folded into their columns; if it is
-    narrower than the headings, each row is a list of fields."""
+    """Columns with headings. On a terminal cells longer than FOLDED_MIN may be folded into their
+    columns; if there is no room for that, each row is a list of fields."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         if not _print_rich(columns, cells):
@@ -116,11 +120,16 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
     from rich.text import Text
 
     console = Console()
-    if sum(len(column) + 2 for column in columns) - 2 > console.width:
+    longest = [max(map(len, each)) for each in zip(columns, *cells, strict=True)]
+    least = [
+        max(len(column), min(length, FOLDED_MIN))
+        for column, length in zip(columns, longest, strict=True)
+    ]
+    if sum(least) + 2 * (len(least) - 1) > console.width:
         return False
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", min_width=len(column))
+    for column, width in zip(columns, least, strict=True):
+        table.add_column(column, overflow="fold", min_width=width)
     for row in cells:
         table.add_row(*map(Text, row))
     console.print(table)

@@ -40,10 +40,18 @@ def test_a_table_wider_than_its_terminal_is_a_list_of_fields(
 
 def test_no_character_of_a_long_name_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     found = terminal(monkeypatch)
-    name = "abcdefghijklmnopqrstuvwxyz"
+    monkeypatch.setenv("COLUMNS", "32")
+    name = "abcdefghijklmnopqrstuvwxyz-0123456789"
     print_table(("NAME", "N"), [(name, 1)])
     shown = [line.split()[0] for line in found.getvalue().splitlines()[1:]]
     assert "".join(shown) == name
+
+
+def test_what_a_person_compares_is_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather is each row a list of fields."""
+    found = terminal(monkeypatch)
+    print_table(("NAME", "N"), [("orders-of-europe", 123_456)])
+    assert found.getvalue() == "NAME  orders-of-europe\nN     123456\n"
 
 
 def test_an_empty_table_is_shown_to_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
