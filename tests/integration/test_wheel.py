@@ -21,6 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from jetstream_client import Client
+from jetstream_protocol.extras import install_command
 from tests.support.cluster import PATIENCE_SECONDS
 from tests.support.server import ServerProcess
 
@@ -229,5 +230,5 @@ def test_without_its_extra_a_command_says_what_to_install(
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1] == f"  pip install 'jetstream-log[{extra}]'"
+    assert done.stderr.splitlines()[-1] == f"  {install_command(extra)}"
     assert done.stderr.count("\n") == 2

@@ -1,4 +1,4 @@
-"""Reading a topic of Kafka, partition by partition. Needs: pip install 'jetstream-log[kafka]'
+"""Reading a topic of Kafka, partition by partition. Needs the extra `kafka`.
 
 Offsets, keys, null values and times (of the producer or the log, as the topic has them) are kept.
 Headers become a NATS header block. Offsets without a record (compacted, control records) stay gaps.
@@ -12,6 +12,7 @@ from typing import Any
 
 from jetstream_client.migration.records import Records
 from jetstream_protocol.errors import InvalidRequestError, NotFoundError, UnavailableError
+from jetstream_protocol.extras import install_command
 
 POLL_RECORDS = 10_000
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -25,7 +26,7 @@ class KafkaTopic:
             import kafka
         except ImportError as error:
             raise InvalidRequestError(
-                "reading Kafka needs kafka-python: pip install 'jetstream-log[kafka]'"
+                f"reading Kafka needs kafka-python: {install_command('kafka')}"
             ) from error
         self._kafka = kafka
         self._servers = servers

@@ -57,6 +57,7 @@ from jetstream_protocol.errors import (
     StreamExistsError,
     UnavailableError,
 )
+from jetstream_protocol.extras import install_command
 
 if TYPE_CHECKING:
     import pyarrow
@@ -452,7 +453,5 @@ def _pyarrow() -> tuple[ModuleType, ModuleType]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise InvalidRequestError(
-            "Parquet needs pyarrow: pip install 'jetstream-log[arrow]'"
-        ) from error
+        raise InvalidRequestError(f"Parquet needs pyarrow: {install_command('arrow')}") from error
     return parquet, pyarrow

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from jetstream_protocol.columns import Column, Layout
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
+from jetstream_protocol.extras import install_command
 
 try:
     import pyarrow as pa
     import pyarrow.compute as pc
 except ImportError as error:
     raise ImportError(
-        "to_arrow() needs pyarrow: pip install 'jetstream-log[arrow]'", name="pyarrow"
+        f"to_arrow() needs pyarrow: {install_command('arrow')}", name="pyarrow"
     ) from error
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from jetstream_protocol.extras import install_command
 from jetstream_protocol.types import NodeId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks, monotonic_clock, wall_clock
@@ -337,7 +338,7 @@ async def _start_tracing(start: Start) -> SpanSource | None:
     except ImportError as error:
         raise StartError(
             f"tracing.enabled needs OpenTelemetry ({error.name} is missing): "
-            "pip install 'jetstream-log[otel]'"
+            + install_command("otel")
         ) from error
     start.stack.push_async_callback(asyncio.to_thread, tracing.close)
     return tracing

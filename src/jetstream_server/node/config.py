@@ -33,6 +33,7 @@ from yaml.constructor import ConstructorError
 
 from jetstream_protocol import subjects
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.extras import install_command
 from jetstream_protocol.frames import PRODUCE_BYTES_MAX
 from jetstream_server.ingest.nats.server_pool import parse_url
 from jetstream_server.lake.stores import check_url, lacks_extra
@@ -442,7 +443,7 @@ class LakeConfig(_Section):
             if lacks_extra(self.url):
                 raise ValueError(
                     "url: the lake needs packages that are not installed: "
-                    "pip install 'jetstream-log[server,lake]'"
+                    + install_command("server", "lake")
                 )
         return self
 

@@ -20,9 +20,11 @@ _NEEDED = (
 def main() -> None:
     """Run the command. If only the client is installed, print how to install the server."""
     if any(find_spec(module) is None for module in _NEEDED):
+        from jetstream_protocol.extras import install_command
+
         print(
             "jetstream-server needs the server extra; install it with:\n"
-            "  pip install 'jetstream-log[server]'",
+            f"  {install_command('server')}",
             file=sys.stderr,
         )
         raise SystemExit(1)

@@ -147,8 +147,8 @@ def test_help_shows_names_and_extras_in_full(
     monkeypatch.setenv("COLUMNS", "60")
     assert run(["stream", "create", "--help"]) == Exit.OK
     assert "--min-insync-replicas " in capsys.readouterr().out
-    assert run(["sql", "--help"]) == Exit.OK
-    assert "'jetstream-log[sql]'" in capsys.readouterr().out
+    assert run(["publish", "--help"]) == Exit.OK
+    assert "[VALUE|-]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["stream", "--help"]])

@@ -49,8 +49,7 @@ def backup(
     place of an earlier backup of the same stream, unless that one has records that the stream has
     no more. If a backup is interrupted, run it again: into a folder it goes on where it stopped.
     Batches that the servers encrypt at rest stay encrypted in a folder, and not in Parquet. Parquet
-    needs:
-    pip install 'jetstream-log[arrow]'
+    needs the extra arrow.
 
     With the name of a keyed group it backs up all its streams, each into a folder in TO that has
     the stream's name.

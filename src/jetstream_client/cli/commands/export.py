@@ -28,6 +28,7 @@ from jetstream_client.reading.messages import Message
 from jetstream_client.reading.scan import Scan
 from jetstream_client.values.types import Stream, StreamLike
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.extras import install_command
 from jetstream_protocol.record_json import encoded
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -63,7 +64,7 @@ def export(
     Lines of JSON are those of `fetch --json`, with the header block verbatim (header_block,
     header_block_encoding) beside the parsed headers. Bytes that are not UTF-8 are base64, and the
     encoding says so. Parquet has the columns stream, subject, offset, timestamp, key, value,
-    headers, the last three binary. Parquet needs: pip install 'jetstream-log[arrow]'
+    headers, the last three binary. Parquet needs the extra arrow.
 
     With the name of a keyed group it writes the records of all its streams, one stream after the
     other, up to the ends that they had when it began. Lines of JSON then say the stream, too.
@@ -143,7 +144,7 @@ def _parquet(begin: Callable[[], Sequence[Scan]], output: Path | None) -> None:
         from pyarrow import parquet
     except ImportError as error:
         raise InvalidRequestError(
-            "export to Parquet needs pyarrow: pip install 'jetstream-log[arrow]'"
+            f"export to Parquet needs pyarrow: {install_command('arrow')}"
         ) from error
     if output is None and sys.stdout.isatty():
         raise InvalidRequestError("Parquet is not for terminals: use --output FILE")

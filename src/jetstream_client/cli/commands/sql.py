@@ -38,6 +38,7 @@ from jetstream_protocol.errors import (
     PermissionDeniedError,
     StreamNotFoundError,
 )
+from jetstream_protocol.extras import install_command
 from jetstream_protocol.record_json import encoded, header_values
 from jetstream_protocol.schema import ERROR, Schema, parse
 from jetstream_protocol.subjects import no_stream
@@ -78,7 +79,7 @@ def sql(
     to: positions.To = "latest",
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
 ) -> None:
-    """Query streams in SQL (DuckDB). Needs: pip install 'jetstream-log[sql]'
+    """Query streams in SQL (DuckDB). Needs the extra sql.
 
     Columns: stream, subject, "offset", timestamp, key, value, headers. key and value are BLOBs:
     decode(value) is text, decode(value)->>'$.price' is a field of JSON. headers is a MAP of text:
@@ -343,7 +344,7 @@ def _duckdb() -> Any:
         import duckdb
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise InvalidRequestError("sql needs DuckDB: pip install 'jetstream-log[sql]'") from error
+        raise InvalidRequestError(f"sql needs DuckDB: {install_command('sql')}") from error
     return duckdb
 
 
