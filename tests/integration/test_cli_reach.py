@@ -88,7 +88,7 @@ def test_a_list_shows_replicas_messages_bytes_and_age(jetstream: Run) -> None:
         "GROUP",
         "LEADER",
         "REPLICAS",
-        "MESSAGES",
+        "RECORDS",
         "BYTES",
         "LAST",
         "STATE",

@@ -166,7 +166,7 @@ def test_lists_are_one_object_a_line_or_aligned_columns(jetstream: Run) -> None:
         "GROUP",
         "LEADER",
         "REPLICAS",
-        "MESSAGES",
+        "RECORDS",
         "BYTES",
         "LAST",
         "STATE",

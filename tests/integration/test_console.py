@@ -395,7 +395,7 @@ def test_a_value_that_is_not_shown_whole_says_so(
     asyncio.run(walk())
 
 
-_COMMAND = "document.querySelector('section[aria-label=Messages] .head code').textContent"
+_COMMAND = "document.querySelector('section[aria-label=Records] .head code').textContent"
 
 
 def _show(place: str, at: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from jetstream_client import Client
+from jetstream_client.cli import interrupts
 from tests.support.browser import Page, Walk, browser, needs_chromium, walker
+from tests.support.command import jetstream
 from tests.support.secured import secured_server
 from tests.support.server import ServerProcess
 
@@ -139,6 +142,44 @@ def test_the_cards_lead_to_the_streams_that_they_count_and_columns_sort(
 
     walk(walking)
     client.delete_stream(small)
+
+
+SQL = "document.querySelector('.whole code')?.textContent"
+
+
+def test_each_query_of_the_form_is_a_command_that_runs(
+    walk: Walk, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("duckdb")
+    monkeypatch.setattr(interrupts, "end_in_foreign_code", lambda: None)
+    for number in range(3):
+        value = json.dumps({"n": number, "a b": [{"it's": "x"}]})
+        client.publish(f"{stream}.a", value, key="k")
+    queries: list[str] = []
+
+    async def walking(page: Page) -> None:
+        await page.value(f"location.hash = '#/sql?stream={stream}'")
+        await page.until(f"{SQL}?.includes('--server')")
+        for number in range(await page.value("Object.keys(QUERIES).length")):
+            chosen = f"(q => {{ q.selectedIndex = {number}; "
+            chosen += "q.dispatchEvent(new Event('input', { bubbles: true })); })"
+            await page.value(f"{chosen}(document.querySelector('main select'))")
+            for given in ("", "n, a b.0.it's"):
+                filled = f"(f => {{ f.value = {json.dumps(given)}; "
+                filled += "f.dispatchEvent(new Event('input', { bubbles: true })); })"
+                await page.value(
+                    f"{filled}(document.querySelector('[placeholder^=\"order, items\"]'))"
+                )
+                queries.append(await page.value(SQL))
+
+    walk(walking)
+    assert len(set(queries)) > 6
+    for query in queries:
+        done = jetstream(*shlex.split(query)[1:], "--json")
+        assert done.returncode == 0, done
+        assert done.stdout
+    by_field = jetstream(*shlex.split(queries[7])[1:], "--json").stdout
+    assert json.loads(by_field.splitlines()[0])["a b.0.it's"] == "x"
 
 
 AWAY = """

@@ -181,6 +181,7 @@ PATHS: dict[str, Requirement] = {
     "/streams.js": PUBLIC,
     "/messages.js": PUBLIC,
     "/consumers.js": PUBLIC,
+    "/sql.js": PUBLIC,
     "/access.js": PUBLIC,
     "/console.js": PUBLIC,
     "/settings.js": PUBLIC,

@@ -157,7 +157,7 @@ def fetch(
     stream: options.StreamName,
     from_: positions.From = "earliest",
     messages: Annotated[
-        int | None, typer.Option(min=1, help="At most so many. Default: all committed messages.")
+        int | None, typer.Option(min=1, help="At most so many. Default: all committed records.")
     ] = None,
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
 ) -> None:

@@ -51,7 +51,7 @@ def list_(
     """List the streams.
 
     REPLICAS: how many are in sync, of how many; after "+": how many observers. LAST: the age of the
-    last record. "-": no leader answers, or it does not know yet what was committed. MESSAGES counts
+    last record. "-": no leader answers, or it does not know yet what was committed. RECORDS counts
     offsets. It is too high where some have no record: in compacted streams ("<="), and in imported
     ones whose source had deleted messages.
     STATE: read-only, paused, restoring (being restored or imported), encrypted (by its own
@@ -83,7 +83,7 @@ def _draw_list(streams: Sequence[StreamDescription]) -> None:
         "GROUP",
         "LEADER",
         "REPLICAS",
-        "MESSAGES",
+        "RECORDS",
         "BYTES",
         "LAST",
         "STATE",
@@ -94,17 +94,17 @@ def _draw_list(streams: Sequence[StreamDescription]) -> None:
 
 def _list_cells(stream: StreamDescription, now: datetime) -> tuple[object, ...]:
     """See `list_`."""
-    messages = "-"
+    records = "-"
     if stream.high_watermark is not None and stream.log_start_offset is not None:
         count = stream.high_watermark - stream.log_start_offset
-        messages = f"<={count}" if stream.compact and count else str(count)
+        records = f"<={count}" if stream.compact and count else str(count)
     return (
         stream.name,
         stream.subject or "-",
         stream.group or "-",
         node_text(stream.leader),
         replicas_text(stream),
-        messages,
+        records,
         "-" if stream.size_bytes is None else size_text(stream.size_bytes),
         "-" if stream.last_append is None else age_text(now - stream.last_append),
         ", ".join(_marks(stream)) or "-",

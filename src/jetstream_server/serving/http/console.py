@@ -25,7 +25,7 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 SCRIPTS = (
-    "base", "history", "changes", "cluster", "streams", "messages", "consumers", "access",
+    "base", "history", "changes", "cluster", "streams", "messages", "consumers", "sql", "access",
     "console",
 )  # fmt: skip
 _FILES = {

@@ -205,11 +205,25 @@ function copyable(text) {
 
 const sorts = new Map(); // By the label of a table whose rows are all here: which column it is sorted by.
 
+/** What the columns of tables mean, by table and title. */
+const MEANINGS = {
+  "Streams/Leader": "the node that takes its records and serves its readers",
+  "Streams/In sync": "replicas that have every committed record, of all; after +: observers, which do not count",
+  "Streams/Records": "offsets that can be read; ≤: compaction has left some without a record",
+  "Streams/Lag": "how many records the replica that is furthest behind lacks",
+  "Streams/Records/s": "how many became readable in a second",
+  "Replicas/Position": "the offset that it writes next", "Replicas/Lag": "how many records it lacks",
+  "Groups/Lag": "how many records its members have not read yet", "Groups/Behind": "how long ago the next record to read was stored",
+  "Cursors/Next": "the offset that is read next", "Cursors/Lag": "how many records it has not read yet",
+  "Cursors/Behind": "how long ago the next record to read was stored", "Cursors/By": "the member of a group, or the program, that committed it",
+};
+
 function heading(label, [title, , kind = "", sort], sorting) {
-  if (!sort) return h("th", { class: kind, scope: "col" }, title);
+  const meaning = MEANINGS[`${label}/${title}`];
+  if (!sort) return h("th", { class: kind, scope: "col", title: meaning }, title);
   const name = typeof sort === "string" ? sort : title, here = sorting.by === name;
   const turn = () => sorting.go(name, here && !sorting.down);
-  return h("th", { class: kind, scope: "col", "aria-sort": !here ? "none" : sorting.down ? "descending" : "ascending" },
+  return h("th", { class: kind, scope: "col", title: meaning, "aria-sort": !here ? "none" : sorting.down ? "descending" : "ascending" },
     h("button", { class: "sort", type: "button", id: `sort-${label}-${title}`, onclick: turn }, title, here ? (sorting.down ? " ↓" : " ↑") : ""));
 }
 

@@ -66,6 +66,12 @@ function tell(title, ...content) {
   if (!dialog.open) dialog.showModal();
 }
 
+/** A word with what it means: by the mouse, and by a click where there is none. */
+const explained = (word, meaning) => meaning ? h("button", { class: "explained", type: "button", title: meaning, onclick: () => tell(word, h("p", { class: "lines" }, meaning)) }, word) : word;
+
+/** What settings mean, by the server's table. */
+const meaningOf = (...names) => SETTINGS.filter(({ name }) => names.includes(name)).map(({ label }) => label).join("\n");
+
 function action(id, label, act) {
   return mayChange() ? h("button", { id, class: "small", type: "button", onclick: act }, label) : null;
 }

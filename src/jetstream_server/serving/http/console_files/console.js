@@ -14,11 +14,12 @@ function pageOf(hash) {
   if (kind === "groups" && name) return groupPage(decoded(name));
   if (kind === "cursors" && name) return cursorPage(decoded(name));
   if (kind === "access") return accessPage();
+  if (kind === "sql") return sqlPage(new URLSearchParams(query));
   if (kind === "consumers") return consumersPage(new URLSearchParams(query));
   return kind === "streams" ? streamsPage(new URLSearchParams(query)) : clusterPage();
 }
 
-const PLACES = { streams: "to-streams", consumers: "to-consumers", groups: "to-consumers", cursors: "to-consumers", access: "to-access" };
+const PLACES = { streams: "to-streams", consumers: "to-consumers", groups: "to-consumers", cursors: "to-consumers", sql: "to-sql", access: "to-access" };
 
 function open() {
   if (page && page.stop) page.stop();
@@ -115,7 +116,7 @@ addEventListener("hashchange", open);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $("dialog").open || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-  const go = { c: "#/", s: "#/streams", r: "#/consumers", a: "#/access" }[event.key];
+  const go = { c: "#/", s: "#/streams", r: "#/consumers", q: "#/sql", a: "#/access" }[event.key];
   if (go) location.hash = go;
   else if (event.key === "/") {
     event.preventDefault();

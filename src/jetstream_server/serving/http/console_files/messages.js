@@ -176,7 +176,7 @@ function messageBrowser(name) {
     h("button", { id: "show", class: "main", type: "submit" }, "Show"), h("button", { type: "button", onclick: older }, "Older"),
     h("button", { type: "button", onclick: newer }, "Newer"), tail);
   begin();
-  const element = h("section", { "aria-label": "Messages" }, h("div", { class: "head" }, h("h2", {}, "Messages"), note, h("span", { class: "grow" }), shown),
+  const element = h("section", { "aria-label": "Records" }, h("div", { class: "head" }, h("h2", {}, "Records"), note, h("span", { class: "grow" }), h("a", { href: `#/sql?${new URLSearchParams({ stream: name })}` }, "Query in SQL"), shown),
     h("div", { class: "body" }, form), heads, list);
   return { element, stop: () => { turn += 1; endTail(); }, begins: (offset) => { start = offset || 0; } };
 }

@@ -114,13 +114,16 @@ function streamOverview(name, found, past) {
   if (mayChange()) columns.push(["", ({ node }) => node !== stream.leader && stream.isr.includes(node) ? action(`lead-${node}`, "Make it the leader", () => transfer(name, node)) : null]);
   const limits = [stream.max_age > 0 && span(stream.max_age), stream.max_bytes > 0 && size(stream.max_bytes), stream.max_messages > 0 && `${count(stream.max_messages)} records`, stream.compact && "the last record of each key"].filter(Boolean);
   const facts = [
-    ["Subject", stream.subject || "none: internal"], ["Keeps", limits.join(", ") || "everything"],
-    ["Flush", stream.flush], ["Acks", stream.acks],
-    ["Encryption", stream.encryption === "node" ? "as the nodes are configured" : stream.encryption],
+    ["Subject", stream.subject || "none: internal", "It stores what is published on subjects that match this one."],
+    ["Keeps", limits.join(", ") || "everything", meaningOf("max_age", "max_bytes", "max_messages", "compact")],
+    ["Flush", stream.flush, meaningOf("flush")], ["Acks", stream.acks, meaningOf("acks")],
+    ["Encryption", stream.encryption === "node" ? "as the nodes are configured" : stream.encryption, meaningOf("encryption")],
     ...((stream.target_replicas || []).length ? [["Moves to nodes", stream.target_replicas.join(", ")]] : []),
-    ["Needs in sync", String(stream.min_insync_replicas)], ["Group", stream.group || "–"], ["Leader epoch", String(stream.leader_epoch)],
-    ["Acks, refusals since start", isReported(found) ? `${count(found.acks_sent)}, ${count(found.nacks_sent)}` : "unknown"],
-    ["Suspected gaps", isReported(found) ? count(found.suspected_gaps) : "unknown"], [`Created (${clockName()})`, moment(stream.created_at)],
+    ["Needs in sync", String(stream.min_insync_replicas), meaningOf("min_insync_replicas")],
+    ["Group", stream.group || "–", "Streams of one group share a subject: each message is stored in one of them."],
+    ["Leader epoch", String(stream.leader_epoch), "It grows with every leadership of the stream."],
+    ["Acks, refusals since start", isReported(found) ? `${count(found.acks_sent)}, ${count(found.nacks_sent)}` : "unknown", "What the leader has answered to publishers."],
+    ["Suspected gaps", isReported(found) ? count(found.suspected_gaps) : "unknown", "How often messages may have been missed that were published without asking for an acknowledgement."], [`Created (${clockName()})`, moment(stream.created_at)],
   ];
   past.now.replaceChildren(h("b", {}, rate(latest(found, samples))), " records/s now ", chart(samples, 120, 24));
   return [
@@ -132,7 +135,7 @@ function streamOverview(name, found, past) {
       card("Last record", found.last_append ? ago(found.last_append) : isReported(found) ? "–" : "unknown")),
     past.element,
     section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node), action("reassign", "Move", () => reassign(stream))),
-    section("Settings", command("stream", "describe", name), h("div", { class: "body" }, h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]))), action("produce", "Publish", () => produce(stream)), action("alter", "Alter", () => alter(stream))),
+    section("Settings", command("stream", "describe", name), h("div", { class: "body" }, h("dl", {}, facts.map(([title, value, meaning]) => [h("dt", {}, explained(title, meaning)), h("dd", {}, value)]))), action("produce", "Publish", () => produce(stream)), action("alter", "Alter", () => alter(stream))),
   ].filter(Boolean);
 }
 
