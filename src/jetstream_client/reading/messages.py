@@ -435,6 +435,12 @@ class Messages(Sequence[Message]):
     def __repr__(self) -> str:
         return f"<Messages of {self.stream!r}: {len(self)}, next_offset={self.next_offset}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from jetstream_client.reading.notebooks import html_of
+
+        return html_of(self.stream, self)
+
 
 class MessageCollector:
     """Collects the batches of fetch answers into `Messages`, between two bounds.

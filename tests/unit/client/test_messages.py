@@ -135,6 +135,19 @@ def test_a_long_value_is_shown_shortened() -> None:
     assert len(repr(message)) < 200
 
 
+def test_a_notebook_shows_the_first_records_and_what_is_in_them_is_no_markup() -> None:
+    keys = [None, b"k", *([None] * 21)]
+    values = [b"<script>&", None, b"\xff" + bytes(300), *([b"x"] * 20)]
+    shown = messages_of(batch_bytes(values, keys=keys))._repr_html_()
+    assert "23 records of" in shown
+    assert "of which 10 are shown" in shown
+    assert shown.count("<tr>") == 11
+    assert "<td>&lt;script&gt;&amp;</td>" in shown
+    assert "<i>tombstone</i>" in shown
+    assert "<td>\\xff" in shown
+    assert len(shown) < 3_000
+
+
 def test_of_a_server_that_knows_no_filter_only_what_is_wanted_is_taken() -> None:
     collector = MessageCollector("orders", 1, count_max=2, wanted=RecordFilter("eu"))
     collector.add(numbered(3) + batch_bytes([b"a", b"b", b"c"], 3, subjects=[b"eu", b"us", b"eu"]))
