@@ -41,6 +41,7 @@ from jetstream_server.serving.grpc.groups_service import _answer, _heartbeat_of
 from tests.property.test_sender import Stream as PublishedStream
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.publish_work import MARK
+from tests.simulation.queue_work import CALLS as QUEUE_CALLS
 
 if TYPE_CHECKING:
     from tests.simulation.client_work import Clients
@@ -87,9 +88,10 @@ class SimulatedStream(PublishedStream):
         for look in waiting:
             look()
 
-    def from_offset(self, offset: int, count: int) -> bytes:
-        found = [data for end, data in self._batches if end > offset]
-        return b"".join(found[:count])
+    def piece(self, offset: int, count: int) -> tuple[bytes, int]:
+        """The next batches, at most so many, and the offset after them."""
+        found = [each for each in self._batches if each[0] > offset][:count]
+        return b"".join(data for _, data in found), found[-1][0] if found else offset
 
 
 class Leader:
@@ -313,6 +315,8 @@ class Ground:
                 reply(self._list_streams(request.feeding_subject))
             elif name == "ListOffsets":
                 reply(self._list_offsets(request))
+            elif name in QUEUE_CALLS:
+                self.clients.queues.called(name, request, reply)
             elif self.leader is not None:
                 leader = self.leader
                 self.world.later(
@@ -360,7 +364,7 @@ class Ground:
                 high_watermark=end,
                 leader_epoch=stream.epoch,
             )
-            data = stream.from_offset(offset, self.world.between(1, 4))
+            data, _ = stream.piece(offset, self.world.between(1, 4))
             reply(Fetched(head, bytearray(data), "node-0:1"))
 
     def _look_again(self, stream: SimulatedStream, waiter: Callable[[], None]) -> None:

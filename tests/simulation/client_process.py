@@ -17,6 +17,7 @@ from jetstream_client.transport.follow import Following
 from jetstream_client.transport.grpc_calls import LostCallError
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
 from jetstream_protocol.generated import dataplane_pb2 as data_pb
+from tests.simulation.following import FollowingData
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.world import Violation
 
@@ -70,7 +71,7 @@ class ClientProcess:
     async def _live(self) -> None:
         client = AsyncClient(SERVERS, timeout=TIMEOUT_SECONDS)
         client._control._attempt = SimulatedCalls(self).attempt  # type: ignore[method-assign]
-        client._reader._data = SimulatedData(self)  # type: ignore[assignment]
+        client._reader._data = self._data()
         self.clients.publishing.join(client, self)
         try:
             await self._run(client)
@@ -78,6 +79,10 @@ class ClientProcess:
             if self.closes_since is not None:
                 with suppress(JetstreamError):  # Refused, as by a group that it is no member of.
                     await client.aclose()
+
+    def _data(self) -> Any:
+        clients = self.clients
+        return FollowingData(self) if clients.following.is_there else SimulatedData(self)
 
     def _has_ended(self, running: asyncio.Task[None]) -> None:
         error = None if running.cancelled() else running.exception()

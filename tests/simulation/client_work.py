@@ -21,15 +21,16 @@ The checker:
 * Once everything is healed, every record that is there is handled and committed within `REST_US`.
 * Every record that is published has its outcome by its deadline, and a true one.
 * A client without a server is closed in the time of one call.
-* What cursor_work.py says, of readers with a cursor and without a group, and publish_work.py, of
-  plain publishes, outputs and dead letters.
+* What cursor_work.py says, of readers with a cursor and without a group, publish_work.py, of plain
+  publishes, outputs and dead letters, and queue_work.py, of the readers of a work queue. In some
+  seeds readers follow (following.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -48,8 +49,11 @@ from tests.property.test_sender import FATES, Nats, Program
 from tests.simulation.client_ground import Ground, SimulatedStream
 from tests.simulation.client_process import ClientProcess, HandlerError, Network
 from tests.simulation.cursor_work import CursorReaders, is_of_cursor
+from tests.simulation.following import Followed
 from tests.simulation.loop import SimulatedLoop, bury
 from tests.simulation.publish_work import DEAD, POISON, Publishing, outputs_of
+from tests.simulation.queue_work import STREAM_ID as QUEUE_ID
+from tests.simulation.queue_work import Queues
 from tests.simulation.world import Violation, World
 
 GROUP, SOURCE = "workers", "jobs"
@@ -382,7 +386,8 @@ class Checker:
                 not committed or committed[-1] < stream.end_offset
             ):
                 return f"stream {stream_id} is committed to {committed[-1:]} only"
-        return self.clients.readers.missing() or self.clients.publishing.missing()
+        others = (self.clients.readers, self.clients.publishing, self.clients.queues)
+        return next((missing for each in others if (missing := each.missing())), "")
 
 
 def _named(group: Group) -> list[tuple[str, str]]:
@@ -405,7 +410,9 @@ class Clients:
         self.ground = Ground(self)
         self.members: list[Process] = []
         self.readers = CursorReaders(self)
+        self.following = Followed(self)
         self.publishing = Publishing(self)
+        self.queues = Queues(self)
         self.endings = Random(f"endings of {seed}")
         self.some_close = self.endings.random() < CLOSING_SHARE
         self.programs: list[Program] = []
@@ -424,6 +431,7 @@ class Clients:
             for name in ("token_hex", "randbits"):
                 stack.enter_context(patch(f"secrets.{name}", _drawn(drawn, name)))
             stack.enter_context(self.publishing.clock())
+            stack.enter_context(self.queues.clock())
             stack.callback(self._bury)
             self._run()
 
@@ -434,6 +442,7 @@ class Clients:
             self.graveyard.extend(loop.end())
         if self.ground.leader is not None:
             self.ground.leader.end()
+        self.queues.end()
         bury(self.graveyard)
 
     def _run(self) -> None:
@@ -449,6 +458,7 @@ class Clients:
         for _ in range(world.between(1, 3)):
             self.is_born()
         self.publishing.begins()
+        self.queues.begins()
         if self.some_close:
             world.later(self.endings.randint(0, 4_000_000), None, self._one_closes)
         self._faults = [
@@ -485,8 +495,20 @@ class Clients:
                 raise Violation(f"a publisher: {error}") from error
         world.counts["handed out"] = self.checker.count
 
+    def records_of(self, stream_id: int) -> Sequence[bytes | None]:
+        """The values of all that were ever in a stream."""
+        if stream_id == QUEUE_ID:
+            return self.queues.records
+        return self.ground.streams[stream_id].records
+
     def _processes(self) -> list[ClientProcess]:
-        return [*self.members, *self.readers.all, *self.publishing.programs]
+        others = [*self.readers.all, *self.queues.all, *self.publishing.programs]
+        return [*self.members, *others]
+
+    def _alive(self) -> list[ClientProcess]:
+        """Those that may be struck."""
+        processes = [*self.members, *self.readers.all, *self.queues.all]
+        return [each for each in processes if each.loop.alive]
 
     # Publishers.
 
@@ -537,6 +559,7 @@ class Clients:
             self._born += 1
             self.members.append(Process(self, self._born))
         self.readers.may_be_born()
+        self.queues.may_be_born()
 
     def has_lost_its_name(self, process: Process) -> None:
         """It has ended. Whatever supervises it starts it again unless a process of that name goes
@@ -549,7 +572,7 @@ class Clients:
             self.members.append(Process(self, self._born, process.instance))
 
     def _one(self) -> ClientProcess | None:
-        alive = [each for each in [*self.members, *self.readers.all] if each.loop.alive]
+        alive = self._alive()
         return self.world.random.choice(alive) if alive else None
 
     def dies(self) -> None:
@@ -568,7 +591,7 @@ class Clients:
         draw, world = self.endings, self.world
         if self.is_healed:
             return
-        alive = [each for each in [*self.members, *self.readers.all] if each.loop.alive]
+        alive = self._alive()
         if alive:
             process = draw.choice(alive)
             process.is_cut_off = draw.random() < 0.7

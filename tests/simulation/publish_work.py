@@ -310,7 +310,7 @@ class Publishing:
         name = payload
         if stream is self.dead:
             name = f"dead {headers[STREAM_ID]}.{headers[OFFSET]}".encode()
-            records = self.clients.ground.streams[int(headers[STREAM_ID])].records
+            records = self.clients.records_of(int(headers[STREAM_ID]))
             self.require(payload == records[int(headers[OFFSET])], "a dead letter has changed")
         if stream in (self.out, self.dead):
             self.require(name not in self.stored, f"{name!r} is stored twice")

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from jetstream_client.processing import processor
+from jetstream_client.processing import processor, queue
 from jetstream_client.processing.processor import Processor
+from jetstream_client.processing.queue import AsyncQueue, AsyncQueueMessage
 from jetstream_client.processing.schedule import Schedule
 from jetstream_client.publishing import ack, in_flight, plain_publisher
 from jetstream_client.publishing.plain_publisher import PlainPublisher
@@ -24,6 +25,8 @@ from jetstream_client.reading.fetch_buffer import Course
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
 from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.transport.follow import Follow, Following
+from jetstream_server.consumers.manager import Consumers
 from jetstream_server.cursors.coordinator import Heartbeat
 from tests.simulation import client_work
 from tests.simulation.runner import CLIENTS, Totals, run_clients, run_seeds, story
@@ -198,6 +201,53 @@ def each_try_has_an_id_of_its_own(patch: Patch) -> None:
     patch.setattr(processor, "message_id", lambda *place: f"{named(*place)}-{next(numbers)}")
 
 
+def a_silent_server_is_waited_for(patch: Patch) -> None:
+    patient = Follow.next
+    patch.setattr(Follow, "next", lambda self, wait, patience: patient(self, wait, 1e6))
+
+
+def only_the_newest_that_has_come_is_taken(patch: Patch) -> None:
+    take = Follow._take
+
+    def newest(self: Follow) -> Any:
+        self._tails = self._tails[-1:]
+        return take(self)
+
+    patch.setattr(Follow, "_take", newest)
+
+
+def a_follow_is_read_wherever_it_stands(patch: Patch) -> None:
+    patch.setattr(Following, "at", lambda self, request: self._follow)
+
+
+def a_dead_letter_of_a_queue_is_not_waited_for(patch: Patch) -> None:
+    async def not_at_all(publish: Any) -> None: ...
+
+    patch.setattr(queue, "as_it_fits", not_at_all)
+
+
+def what_waits_in_a_reader_is_not_extended(patch: Patch) -> None:
+    async def never(self: AsyncQueue, about: Any) -> None: ...
+
+    patch.setattr(AsyncQueue, "_extend_buffered", never)
+
+
+def an_ack_is_answered_before_it_is_kept(patch: Patch) -> None:
+    async def at_once(self: Consumers, *_: Any) -> None: ...
+
+    patch.setattr(Consumers, "until_stored", at_once)
+
+
+def what_the_leader_does_not_know_was_heard(patch: Patch) -> None:
+    ack = AsyncQueueMessage.ack
+
+    async def heard(self: AsyncQueueMessage) -> bool:
+        await ack(self)
+        return True
+
+    patch.setattr(AsyncQueueMessage, "ack", heard)
+
+
 class Mutant(NamedTuple):
     """seed: the recorded one, in which it dies, tried first. why: what it then breaks."""
 
@@ -233,6 +283,13 @@ MUTANTS = [
     Mutant(an_output_is_not_waited_for, 33, "are passed over"),
     Mutant(a_dead_letter_is_not_waited_for, 17, "are passed over"),
     Mutant(each_try_has_an_id_of_its_own, 17, "' is stored twice"),
+    Mutant(a_silent_server_is_waited_for, 5, "never handled"),
+    Mutant(only_the_newest_that_has_come_is_taken, 1, "goes on at"),
+    Mutant(a_follow_is_read_wherever_it_stands, 39, "goes on at|passed over"),
+    Mutant(a_dead_letter_of_a_queue_is_not_waited_for, 0, "is ended"),
+    Mutant(what_waits_in_a_reader_is_not_extended, 123, "which waits in"),
+    Mutant(an_ack_is_answered_before_it_is_kept, 10, "comes again, and was done"),
+    Mutant(what_the_leader_does_not_know_was_heard, 6, "comes again, and was done"),
 ]
 
 

@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
@@ -40,7 +40,16 @@ _CLOSE_SECONDS: Final = 2.0
 
 _Ack = pb.AcknowledgeMessagesRequest.Acknowledgement
 _Kind = pb.AcknowledgeMessagesRequest.Kind
+_Asked: TypeAlias = tuple[_Ack, asyncio.Future[bool]]
 Publish = Callable[..., Awaitable[Any]]
+
+
+class _Lane:
+    """Acknowledgements that share calls, one after the other. waiting: those that are not sent."""
+
+    def __init__(self) -> None:
+        self.waiting: list[_Asked] = []
+        self.sending: asyncio.Task[None] | None = None
 
 
 class AsyncQueueMessage(Message):
@@ -108,8 +117,9 @@ class AsyncQueue(AsyncClosing):
         self._buffer: deque[AsyncQueueMessage] = deque()
         self._changed, self._taken = asyncio.Event(), asyncio.Event()
         self._failure: BaseException | None = None
-        self._waiting: list[tuple[_Ack, asyncio.Future[bool]]] = []
-        self._sending: asyncio.Task[None] | None = None
+        # What is acknowledged is answered once that is committed, and may wait. What is extended or
+        # given back must not wait for it: it would be delivered to others meanwhile.
+        self._kept, self._passing = _Lane(), _Lane()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
@@ -285,25 +295,26 @@ class AsyncQueue(AsyncClosing):
         """Have it sent with all that wait."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(_retrieved)
-        self._waiting.append((ack, answer))
-        if self._sending is None:
-            self._sending = self._spawn(self._send_waiting())
+        lane = self._kept if ack.kind in (_Kind.ACK, _Kind.TERM) else self._passing
+        lane.waiting.append((ack, answer))
+        if lane.sending is None:
+            lane.sending = self._spawn(self._send_waiting(lane))
         return answer
 
-    async def _send_waiting(self) -> None:
-        asked: list[tuple[_Ack, asyncio.Future[bool]]] = []
+    async def _send_waiting(self, lane: _Lane) -> None:
+        asked: list[_Asked] = []
         try:
-            while self._waiting:
-                asked, self._waiting = self._waiting[:ACKS_AT_ONCE], self._waiting[ACKS_AT_ONCE:]
+            while lane.waiting:
+                asked, lane.waiting = lane.waiting[:ACKS_AT_ONCE], lane.waiting[ACKS_AT_ONCE:]
                 await self._send_some(asked)
         finally:
-            self._sending = None
-            left, self._waiting = [*asked, *self._waiting], []
+            lane.sending = None
+            left, lane.waiting = [*asked, *lane.waiting], []
             for _, answer in left:
                 if not answer.done():
                     answer.set_exception(UnavailableError("the queue is closed"))
 
-    async def _send_some(self, asked: list[tuple[_Ack, asyncio.Future[bool]]]) -> None:
+    async def _send_some(self, asked: list[_Asked]) -> None:
         about = self._about
         assert about is not None, "its messages came"
         try:
@@ -336,8 +347,9 @@ class AsyncQueue(AsyncClosing):
                 await asyncio.gather(self._pulling, return_exceptions=True)
             while (message := self.take()) is not None:
                 self._send(_Ack(offset=message.offset, kind=_Kind.NAK))
-            if self._sending is not None:
-                await asyncio.wait({self._sending}, timeout=_CLOSE_SECONDS)
+            sending = [each.sending for each in (self._kept, self._passing) if each.sending]
+            if sending:
+                await asyncio.wait(sending, timeout=_CLOSE_SECONDS)
         finally:
             tasks = list(self._tasks)
             for task in tasks:

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 
-from tests.chaos.consumers.faults import FAULTS
+from tests.chaos.consumers.faults import FAULTS, possible
 from tests.chaos.consumers.run import Verdict, run
 
 NODES = 3
@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--faults", default="", help="with commas between them; all by default")
     parser.add_argument("--quiet", action="store_true", help="verdicts only")
     arguments = parser.parse_args()
-    faults = tuple(arguments.faults.split(",")) if arguments.faults else FAULTS
+    faults = tuple(arguments.faults.split(",")) if arguments.faults else possible()
     if unknown := set(faults) - set(FAULTS):
         parser.error(f"--faults: no {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # Processes are ended, too.
@@ -46,7 +46,7 @@ def main() -> int:
         print(verdict.summary(), flush=True)
         if verdict.anomalies:
             again = f"--seed {seed} --each {arguments.each} --minutes {seconds / 60:.1f}"
-            again += f" --faults {','.join(faults)}" * (faults != FAULTS)
+            again += f" --faults {','.join(faults)}" * (faults != possible())
             print(f"  again: python -m tests.chaos.consumers {again}", flush=True)
     bad = sum(bool(each.anomalies) for each in verdicts)
     print(

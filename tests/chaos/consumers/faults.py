@@ -47,6 +47,7 @@ OF_THE_CLUSTER = (
     "slow",
     "lossy",
     "clock",
+    "full",
 )
 """Those of the mixed chaos that need none of its streams, and damage no disk."""
 
@@ -173,6 +174,11 @@ OF_PROGRAMS: dict[str, Callable[[Target, Random], str]] = {
     "coordinator-freeze": freeze_coordinator,
 }
 FAULTS = (*OF_PROGRAMS, *OF_THE_CLUSTER)
+
+
+def possible() -> tuple[str, ...]:
+    """Those that there can be on this machine."""
+    return tuple(name for name in FAULTS if name not in nemesis.impossible())
 
 
 def do(name: str, target: Target, dice: Random) -> str:

@@ -113,7 +113,7 @@ class _Run:
         self._ending = ExitStack()
         secured = Random(f"security of {verdict.seed}").random() < SECURED_SHARE
         self._cluster = ProgramCluster(
-            folder / "cluster", nodes, small_disks=False, secured=secured
+            folder / "cluster", nodes, small_disks="full" in faults, secured=secured
         )
         self._ending.callback(self._cluster.close)
         journals = folder / "journals"

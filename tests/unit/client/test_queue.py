@@ -33,7 +33,8 @@ ABOUT = SimpleNamespace(
 
 class Server:
     """Delivers messages without end, as many as are asked for. creates, answers: once they are
-    set. given_back: the offsets. acked, ended: those that were acknowledged, and terminated."""
+    set; extensions are answered before. given_back: the offsets. acked, ended: those that were
+    acknowledged, and terminated. extended: again and again."""
 
     def __init__(self) -> None:
         self.creates, self.answers = asyncio.Event(), asyncio.Event()
@@ -45,6 +46,7 @@ class Server:
         self.given_back: list[int] = []
         self.acked: list[int] = []
         self.ended: list[int] = []
+        self.extended: list[int] = []
         self.is_asked = False
         self.about = ABOUT
 
@@ -69,12 +71,14 @@ class Server:
     async def acknowledge(
         self, request: pb.AcknowledgeMessagesRequest
     ) -> pb.AcknowledgeMessagesResponse:
-        await self.answers.wait()
+        if any(each.kind != _Kind.IN_PROGRESS for each in request.acknowledgements):
+            await self.answers.wait()
         for each in request.acknowledgements:
             kinds = {
-                _Kind.NAK: self.given_back, _Kind.ACK: self.acked, _Kind.TERM: self.ended
+                _Kind.NAK: self.given_back, _Kind.ACK: self.acked, _Kind.TERM: self.ended,
+                _Kind.IN_PROGRESS: self.extended,
             }  # fmt: skip
-            of = kinds.get(each.kind, [])
+            of = kinds[each.kind]
             of.append(each.offset)
         return pb.AcknowledgeMessagesResponse()
 
@@ -236,3 +240,19 @@ async def test_a_dead_letter_that_cannot_be_published_now_comes_again() -> None:
     await queue.aclose()
     with pytest.raises(StopAsyncIteration):
         await asking
+
+
+@on_loop
+async def test_what_waits_is_extended_while_an_acknowledgement_is_being_kept() -> None:
+    """It would be delivered to others: acknowledgements are answered once they are committed."""
+    server = Server()
+    server.about = SimpleNamespace(**{**vars(ABOUT), "ack_wait": 0.06})
+    queue = queue_of(server)
+    message = await anext(queue)
+    server.answers.clear()
+    acking = asyncio.ensure_future(message.ack())
+    await eventually(lambda: len(server.extended) > 2)
+    assert not acking.done()
+    server.answers.set()
+    assert await acking
+    await queue.aclose()
