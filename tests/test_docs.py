@@ -30,6 +30,7 @@ OF_PROMETHEUS = {"process_open_fds", "process_resident_memory_bytes"}
 TREE = Path(__file__).resolve().parent.parent
 DOCS = TREE / "docs"
 SECURITY = TREE / "SECURITY.md"
+CONSUMERS = DOCS / "consumers.md"
 PAGES = sorted([TREE / "README.md", TREE / "CHANGELOG.md", SECURITY, *DOCS.rglob("*.md")])
 
 
@@ -63,7 +64,9 @@ def test_every_link_between_pages_leads_somewhere(path: Path) -> None:
             assert anchor in anchors(linked.read_text()), target
 
 
-@pytest.mark.parametrize("path", [DOCS / "guarantees.md", SECURITY], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [DOCS / "guarantees.md", CONSUMERS, SECURITY], ids=lambda path: path.stem
+)
 def test_every_guarantee_names_a_test_that_exists(path: Path) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text())
     assert len(named) > 20
@@ -81,17 +84,33 @@ def defined_in(path: Path) -> set[str]:
     }
 
 
+def rows_of(path: Path, heading: str) -> list[list[str]]:
+    """The rows of the tables of a section, without their headers."""
+    section = path.read_text().partition(f"{heading}\n")[2].partition("\n## ")[0]
+    return [row for row in table_rows(section) if not set(row[0]) <= {"-", ":"}][1:]
+
+
 @pytest.mark.parametrize(
     ("path", "heading"),
-    [(DOCS / "guarantees.md", "## The guarantees"), (SECURITY, "## Tests that show it")],
-    ids=("guarantees", "security"),
+    [
+        (DOCS / "guarantees.md", "## The guarantees"),
+        (CONSUMERS, "## Tests that show it"),
+        (SECURITY, "## Tests that show it"),
+    ],
+    ids=("guarantees", "consumers", "security"),
 )
 def test_every_row_of_the_guarantees_is_shown_by_a_test(path: Path, heading: str) -> None:
-    section = path.read_text().partition(heading)[2].partition("\n## ")[0]
-    rows = [row for row in table_rows(section) if not set(row[0]) <= {"-", ":"}][1:]
+    rows = rows_of(path, heading)
     assert rows
     for row in rows:
         assert "::test_" in row[-1], row[0]
+
+
+def test_every_row_of_what_is_lost_is_shown_by_a_test() -> None:
+    shown = [row[0] for row in rows_of(CONSUMERS, "## Tests that show it")]
+    lost = [row[0] for row in rows_of(CONSUMERS, "## What is lost, repeated, reordered")]
+    assert len(lost) > 10
+    assert shown[: len(lost)] == lost
 
 
 def test_every_step_of_the_walk_names_functions_of_its_files() -> None:
