@@ -47,7 +47,7 @@ class Followed:
     """Of one seed: whether its readers follow."""
 
     def __init__(self, clients: Clients) -> None:
-        self.random = Random(f"follows of {clients.world.seed}")
+        self.random = Random(f"following of {clients.world.seed}")
         self.is_there = self.random.random() < SHARE
 
 

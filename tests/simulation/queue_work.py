@@ -63,7 +63,7 @@ class Queues:
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
         self.world = clients.world
-        self.random = Random(f"queues of {clients.world.seed}")
+        self.random = Random(f"workers of {clients.world.seed}")
         self.is_there = self.random.random() < SHARE
         self.ack_wait = self.random.choice([1.0, 3.0])
         self.records: list[bytes] = []
