@@ -534,6 +534,7 @@ async def test_what_was_committed_is_kept_if_the_metadata_forgets_it(tmp_path: P
         await ground.sweep()
         await ground.sweep()
         assert {each.name for each in lost} < ground.names()
+        assert newest in ground.sweeping.problem(replica.stream.id)
         assert StreamTable(ground.store, ground.store.url, "", {}).objects(newest) == lost
 
 

@@ -79,6 +79,15 @@ class Sweeping:
         """How many objects that no table needs wait for the end of their grace time."""
         return sum(len(each.unreached) for each in self._sweepers.values())
 
+    def problem(self, stream_id: StreamId) -> str:
+        """What somebody should know of the last sweep of a stream's folder; "": nothing."""
+        if reason := self._reasons.get(stream_id):
+            return f"what is not needed cannot be deleted: {reason}"
+        sweeper = self._sweepers.get(stream_id)
+        if sweeper is None or not sweeper.unknown:
+            return ""
+        return f"the lake has tables that the metadata does not know: {', '.join(sweeper.unknown)}"
+
     def start(self) -> None:
         self._running = run_in_background(self._run(), "sweeps of the lake")
 

@@ -10,6 +10,7 @@ from jetstream_protocol.types import NO_NODE
 from jetstream_server.lake.reader import LakeReader
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers.adopting import Adopting
+from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.replication.drivers.uploading import Uploading
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -19,15 +20,17 @@ STORE_SECONDS = 8.0
 
 
 class Lakes:
-    """reader, uploading, adopting: None: this node has no lake."""
+    """reader, uploading, sweeping, adopting: None: this node has no lake."""
 
     def __init__(
         self,
         replicas: ReplicaManager,
         reader: LakeReader | None,
         uploading: Uploading | None,
+        sweeping: Sweeping | None,
         adopting: Adopting | None,
     ) -> None:
+        self._sweeping = sweeping
         self._adopting = adopting
         self._replicas = replicas
         self._reader = reader
@@ -55,6 +58,8 @@ class Lakes:
             answer.committed_offset = replica.high_watermark
             if self._uploading is not None:
                 answer.problem = self._uploading.reason(replica)
+            if self._sweeping is not None and not answer.problem:
+                answer.problem = self._sweeping.problem(stream.id)
         if not lake.location:
             return answer
         if self._reader is None:
