@@ -26,7 +26,7 @@ Via: TypeAlias = Literal["nats", "direct", "auto"]
 stream; or straight where that stores the same, and else by NATS."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Stream(StreamFields):
     """A stream of the registry. `leader` is -1 if there is none.
 
@@ -62,6 +62,11 @@ class Stream(StreamFields):
     def full_name(self) -> str:
         """`name@subject`, which is never ambiguous."""
         return f"{self.name}@{self.subject}" if self.subject else self.name
+
+    def __repr__(self) -> str:
+        """Short: with all of its fields (`dataclasses.asdict`) it fills a screen."""
+        where = f"leader {self.leader}, isr {list(self.isr)}"
+        return f"<{type(self).__name__} {self.full_name!r}, id {self.id}, {where}>"
 
 
 def partitions_of(group: str, streams: Iterable[Stream]) -> list[str]:
@@ -117,7 +122,7 @@ class CompactionInfo:
     tombstones: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StreamDescription(Stream):
     """A stream with what its leader knows; fields are None if no leader has answered.
 

@@ -61,6 +61,7 @@ from jetstream_client.cli.units import age_text, size_text
         ("server check", "cluster health"),
         ("server list", "cluster status"),
         ("rtt", "cluster health"),
+        ("node list", "cluster status"),
         ("account info", "acl list"),
         ("context select prod", "context use"),
         ("sub 'orders.>'", "fetch"),
@@ -115,6 +116,7 @@ def test_a_word_of_another_tool_is_answered_with_ours(
         ("stream create o --replication-factor 3", "say --replicas"),
         ("stream create o --config retention.ms=1", "settings are options"),
         ("stream create o --dupe-window 2m", "say --duplicate-window"),
+        ("stream alter o --retention 3d", "say --max-age"),
         ("stream alter o --replicas 3", " stream reassign STREAM --replicas"),
     ],
 )

@@ -181,6 +181,10 @@ def test_the_oldest_stream_is_expected_first() -> None:
     assert route.expectations == (names("z"), names("g1", "g2"), names("a"))
 
 
+def test_a_stream_is_shown_in_one_line() -> None:
+    assert repr(stream("a")) == "<Stream 'a@a.>', id 1, leader 0, isr [0]>"
+
+
 @on_loop
 async def test_a_subject_with_a_wildcard_is_refused_without_asking() -> None:
     registry = FakeRegistry(stream("a"))
