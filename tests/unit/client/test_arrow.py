@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from datetime import UTC
@@ -12,6 +13,7 @@ import pytest
 from jetstream_client import CorruptBatchError, InvalidRequestError, Messages
 from jetstream_client.reading.arrow import SCHEMA
 from jetstream_protocol.batch import HEADER_BYTES, Batch, crc32c
+from jetstream_protocol.extras import install_command
 from tests.unit.client.batches import batch_bytes, messages_of, numbered
 
 BLOCK = b"NATS/1.0\r\na: 1\r\n\r\n"
@@ -132,5 +134,5 @@ def test_a_subject_that_is_no_text_is_refused(subjects: bytes | list[bytes]) -> 
 def test_without_pyarrow_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "jetstream_client.reading.arrow")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"pip install 'jetstream-log\[arrow\]'"):
+    with pytest.raises(ImportError, match=re.escape(install_command("arrow"))):
         messages_of(numbered(1)).to_arrow()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 
+from jetstream_protocol.extras import install_command
 from jetstream_protocol.traces import TraceParent
 from jetstream_server.node import build
 from jetstream_server.node.config import Config
@@ -23,7 +25,7 @@ async def test_tracing_without_opentelemetry_says_what_to_install() -> None:
     before = sys.modules.get("jetstream_server.node.tracing")
     sys.modules["jetstream_server.node.tracing"] = None  # type: ignore[assignment]
     try:
-        with pytest.raises(StartError, match=r"pip install 'jetstream-log\[otel\]'"):
+        with pytest.raises(StartError, match=re.escape(install_command("otel"))):
             await build._start_tracing(wanted)
     finally:
         del sys.modules["jetstream_server.node.tracing"]
