@@ -128,6 +128,12 @@ StreamName = Annotated[
         metavar="STREAM", help="A stream's name, or name@subject.", autocompletion=complete_stream
     ),
 ]
+OptionalStreamName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STREAM", help="A stream's name, or name@subject.", autocompletion=complete_stream
+    ),
+]
 NODE_MAX = 2**31 - 1
 NUMBER_MAX = 2**63 - 1
 """Numbers beyond those cannot be asked for."""

@@ -226,8 +226,9 @@ class Calls:
         """Describe a consumer of a stream. Raises NotFoundError if there is none of the name."""
         return self._thread.run(self._client.describe_consumer(stream, name))
 
-    def list_consumers(self, stream: StreamLike) -> list[ConsumerDescription]:
-        """Describe the consumers of a stream, by name, those of NATS clients among them."""
+    def list_consumers(self, stream: StreamLike | None = None) -> list[ConsumerDescription]:
+        """Describe the consumers of a stream, by name, those of NATS clients among them; without a
+        stream those of all streams, for which every node is asked that is alive."""
         return self._thread.run(self._client.list_consumers(stream))
 
     def delete_consumer(self, stream: StreamLike, name: str) -> None:

@@ -150,13 +150,28 @@ class AsyncConsumers(AsyncMethods):
         )
         return description_of(answer)
 
-    async def list_consumers(self, stream: StreamLike) -> list[ConsumerDescription]:
-        """Describe the consumers of a stream, by name, those of NATS clients among them."""
+    async def list_consumers(self, stream: StreamLike | None = None) -> list[ConsumerDescription]:
+        """Describe the consumers of a stream, by name, those of NATS clients among them; without a
+        stream those of all streams, for which every node is asked that is alive."""
+        if stream is not None:
+            return await self._consumers_of(wire.to_ref(stream), None)
+        nodes = (await describe_cluster(self._calls)).nodes
+        asked = (self._consumers_of(None, node.grpc) for node in nodes if not node.fenced)
+        pages = await asyncio.gather(*asked)
+        return sorted(
+            (each for page in pages for each in page), key=lambda it: (it.stream, it.name)
+        )
+
+    async def _consumers_of(
+        self, stream: common_pb2.StreamRef | None, address: str | None
+    ) -> list[ConsumerDescription]:
+        """Of the stream; None: of all that the node at that address leads."""
         calls, found, after = self._calls, list[ConsumerDescription](), ""
         while True:
             answer: pb.ListConsumersResponse = await calls.call(
-                pb.ListConsumersRequest(stream=wire.to_ref(stream), after=after),
+                pb.ListConsumersRequest(stream=stream, after=after),
                 what="listing the consumers",
+                address=address,
             )
             found += map(description_of, answer.consumers)
             after = answer.next

@@ -29,8 +29,8 @@ Duration = Annotated[
 
 @app.command("list")
 @common_options(watch=True)
-def list_(cli: Invocation, stream: options.StreamName) -> None:
-    """List the consumers of a stream, those of NATS clients among them.
+def list_(cli: Invocation, stream: options.OptionalStreamName = None) -> None:
+    """List the consumers of a stream, or of all, those of NATS clients among them.
 
     PENDING messages are not delivered yet, UNACKED ones are and are not acknowledged. OLDEST: since
     the first of those was delivered.
@@ -186,7 +186,16 @@ def _draw_json(consumer: ConsumerDescription) -> None:
 
 
 def _draw_list(consumers: Sequence[ConsumerDescription]) -> None:
-    columns = ("CONSUMER", "POSITION", "PENDING", "UNACKED", "REDELIVERED", "OLDEST", "STATE")
+    columns = (
+        "CONSUMER",
+        "STREAM",
+        "POSITION",
+        "PENDING",
+        "UNACKED",
+        "REDELIVERED",
+        "OLDEST",
+        "STATE",
+    )
     print_table(columns, [_cells(consumer) for consumer in consumers])
 
 
@@ -194,6 +203,7 @@ def _cells(consumer: ConsumerDescription) -> tuple[object, ...]:
     oldest = consumer.oldest_unacknowledged
     return (
         consumer.name,
+        consumer.stream,
         consumer.position,
         consumer.pending,
         consumer.ack_pending,
