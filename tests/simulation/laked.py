@@ -153,9 +153,20 @@ class LakedChecker(Checker):
     def _settle(self, after: StreamMetadata) -> None:
         super()._settle(after)
         self._lost_below = max(self._lost_below, self._begun_at)
+        chosen = self._shadows[after.leader]
+        if not self._is_unsettled and chosen.start_offset < self.lake_end:
+            held = chosen.ends.get(self.lake_end)
+            if held is None or held != self._committed_before(self.lake_end):
+                self._begun_at = self.lake_end  # It begins anew there, and knows no producers.
+
+    @property
+    def committed_end(self) -> int:
+        return max(super().committed_end, self.lake_end)
 
     def _outlives(self, entry: Entry, chosen: Shadow) -> bool:
-        return entry.next_offset <= self.lake_end or super()._outlives(entry, chosen)
+        """The lake holds it. What was purged there may be lost."""
+        is_held = self._stream_start < entry.next_offset <= self.lake_end
+        return is_held or super()._outlives(entry, chosen)
 
     # What counts.
 
