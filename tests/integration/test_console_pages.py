@@ -235,6 +235,36 @@ def test_records_are_found_by_what_is_in_them_and_laid_out_in_columns(
     walk(walking)
 
 
+def test_the_fields_of_a_schema_are_columns_of_the_messages(
+    walk: Walk, client: Client, stream: str
+) -> None:
+    client.publish(f"{stream}.a", b'{"id": 1, "cost": 2.5}')
+    client.publish(f"{stream}.a", b'{"id": 2, "price": 7}')
+    client.set_schema(stream, "id int not null, cost double")
+    client.set_schema(stream, "id int not null, price double alias cost")
+    cells = (
+        "[...document.querySelectorAll('#messages summary')]"
+        ".map((row) => [...row.children].slice(4).map((cell) => cell.textContent).join()).join(' ')"
+    )
+
+    async def walking(page: Page) -> None:
+        await page.value(f"location.hash = '#/streams/{stream}'")
+        await page.until(f"{SHOWN} == '1,0' && !!$('column-price')")
+        text = await page.value("document.querySelector('[aria-label=Schema]').innerText")
+        assert "price, or cost" in text
+        assert "int not null" in text
+        assert await page.value("document.body.innerText.includes('Version 1')")
+        await page.value("$('column-price').click(), $('column-id').click()")
+        await page.until(f"{cells} == '7,2 2.5,1'")
+        await page.value("$('column-price').click(), $('column-id').focus()")
+        await page.until(f"{cells} == '2 1'")
+        await page.value("document.querySelector('[aria-label=Schema]').id = 'of-before'")
+        await page.until("!$('of-before')")
+        assert await page.value("document.activeElement.id") == "column-id"
+
+    walk(walking)
+
+
 def test_a_time_range_has_an_end(walk: Walk, client: Client, stream: str) -> None:
     for number in range(3):
         client.publish(f"{stream}.a", b"%d" % number)

@@ -188,6 +188,7 @@ PATHS: dict[str, Requirement] = {
     "/icon.svg": PUBLIC,
     "/api/v1/cluster": BY_RPCS,
     "/api/v1/streams": BY_RPCS,
+    "/api/v1/streams/{stream}/schema": BY_RPCS,
     "/api/v1/streams/{stream}/alter": BY_RPCS,
     "/api/v1/streams/{stream}/transfer-leader": BY_RPCS,
     "/api/v1/streams/{stream}/reassign": BY_RPCS,

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.schema import parse
 from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
@@ -39,6 +40,7 @@ class Api:
         return [
             Route("/api/v1/cluster", self._cluster),
             Route("/api/v1/streams", self._create, method="POST"),
+            Route(f"{stream}/schema", self._schema),
             Route(f"{stream}/alter", self._alter, method="POST"),
             Route(f"{stream}/transfer-leader", self._transfer_leader, method="POST"),
             Route(f"{stream}/reassign", self._reassign, method="POST"),
@@ -54,6 +56,20 @@ class Api:
         listed = await self._call(request, "Streams", "ListStreams", pb.ListStreamsRequest())
         await claim(request)
         return web.json_response(found | {"stream_states": states_of(listed.streams)})
+
+    async def _schema(self, request: web.Request) -> web.Response:
+        """The versions of a stream's schema, and the fields of the last one."""
+        asked = pb.DescribeSchemaRequest(stream=ref_of(request.match_info["stream"]))
+        found = await self._call(request, "Streams", "DescribeSchema", asked)
+        text = found.schemas[-1] if found.schemas else ""
+        fields = [
+            {"name": each.name, "type": str(each.type), "required": each.required}
+            | {"keys": each.keys}
+            for each in (parse(text).fields if text else ())
+        ]
+        return web.json_response(
+            {"version": found.schema_version, "versions": list(found.schemas), "fields": fields}
+        )
 
     # Changing.
 

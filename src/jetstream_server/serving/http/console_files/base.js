@@ -37,7 +37,7 @@ function put(where, ...content) {
   const again = id && $(id);
   if (!again || again === document.activeElement) return;
   again.focus({ preventScroll: true });
-  if (again.tagName === "INPUT" && again !== focused) {
+  if (again.tagName === "INPUT" && again.type !== "checkbox" && again !== focused) {
     again.value = focused.value;
     again.setSelectionRange(focused.selectionStart, focused.selectionEnd);
   }

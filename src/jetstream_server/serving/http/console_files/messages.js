@@ -48,10 +48,10 @@ function messageBrowser(name) {
   const tail = h("button", { id: "tail", type: "button", "aria-pressed": "false" }, "Live tail");
   const shown = h("span", {});
   const heads = h("div", { class: "heads" });
-  let page = null, running = null, turn = 0, start = 0, last = null;
+  let page = null, running = null, turn = 0, start = 0, last = null, keysOf = new Map();
 
   const paths = () => columns.value.split(",").map((each) => each.trim()).filter(Boolean).slice(0, COLUMNS_MAX);
-  const row = (record) => messageRow(name, record, paths());
+  const row = (record) => messageRow(name, record, paths(), keysOf);
   const filters = () => ({ filter: subject.value, ...(key.value && { key: key.value }), bytes_max: SHOWN_BYTES });
   const fetchCommand = (...place) => command("fetch", name, ...place, ...(subject.value ? ["--filter", subject.value] : []), ...(key.value ? ["--key", key.value] : []));
 
@@ -178,14 +178,25 @@ function messageBrowser(name) {
   begin();
   const element = h("section", { "aria-label": "Records" }, h("div", { class: "head" }, h("h2", {}, "Records"), note, h("span", { class: "grow" }), h("a", { href: `#/sql?${new URLSearchParams({ stream: name })}` }, "Query in SQL"), shown),
     h("div", { class: "body" }, form), heads, list);
-  return { element, stop: () => { turn += 1; endTail(); }, begins: (offset) => { start = offset || 0; } };
+  return {
+    element, stop: () => { turn += 1; endTail(); }, begins: (offset) => { start = offset || 0; },
+    fields: (found) => { keysOf = new Map(found.map((field) => [field.name, field.keys])); },
+    isShown: (field) => paths().includes(field),
+    toggle: (field) => { // Beyond COLUMNS_MAX the first one goes.
+      columns.value = (paths().includes(field) ? paths().filter((each) => each !== field) : [...paths(), field].slice(-COLUMNS_MAX)).join(", ");
+      columns.dispatchEvent(new Event("change"));
+    },
+  };
 }
 
-function messageRow(name, record, paths = []) {
+/** What a record has for a column: by the field's name or, in records of before, by an alias. */
+const cellOf = (record, path, keysOf) => (keysOf.get(path) || [path]).map((key) => within(record, key)).find((found) => found !== "") || "";
+
+function messageRow(name, record, paths = [], keysOf = new Map()) {
   const text = (part, encoding, bytes) => part === null ? null : encoding === "utf8" ? part : `${count(bytes)} bytes`;
   const preview = record.value === null ? "tombstone" : text(record.value, record.value_encoding, record.value_size).slice(0, 300);
   const cells = [record.subject, record.key === null ? "–" : text(record.key, record.key_encoding, record.key_size),
-    ...(paths.length ? paths.map((each) => within(record, each).slice(0, 300)) : [preview])];
+    ...(paths.length ? paths.map((each) => cellOf(record, each, keysOf).slice(0, 300)) : [preview])];
   const body = h("div");
   const details = h("details", { "data-offset": record.offset, ontoggle: () => { if (details.open && !body.childNodes.length) body.append(...messageBody(name, record)); } },
     h("summary", {}, h("span", { class: "mono" }, String(record.offset)), h("span", { class: "mono dim" }, moment(record.timestamp).slice(0, 23)),

@@ -85,18 +85,30 @@ const streamPage = (name) => {
     title: name,
     async look() {
       past.look();
-      const [stream, cursors] = await Promise.all([v1(path(name)), cursorsOf(name).catch((error) => ({ error }))]);
+      const [stream, cursors, schema] = await Promise.all([v1(path(name)), cursorsOf(name).catch((error) => ({ error })), api(`${path(name)}/schema`).catch((error) => ({ error }))]);
       const shared = await sharedOf(`${stream.name}@${stream.subject}`).catch((error) => ({ error }));
-      return { stream, cursors, shared };
+      return { stream, cursors, shared, schema };
     },
     draw(found) {
       browser.begins(found.stream.log_start_offset);
-      put(overview, [...streamOverview(name, found.stream, past), streamCursors(name, found.cursors), streamConsumers(name, found.shared)].filter(Boolean));
+      browser.fields(found.schema.fields || []);
+      put(overview, [...streamOverview(name, found.stream, past), schemaOf(name, found.schema, browser), streamCursors(name, found.cursors), streamConsumers(name, found.shared)].filter(Boolean));
       return overview.isConnected ? null : [overview, browser.element];
     },
     stop: browser.stop,
   };
 };
+
+/** The fields of its schema, each to be shown as a column of its records. */
+function schemaOf(name, found, browser) {
+  if (found.error) return section("Schema", command("schema", "show", name), h("div", { class: "error", role: "alert" }, found.error.message));
+  if (!found.fields.length) return section("Schema", command("schema", "set", name, "--infer", "10000"), h("div", { class: "empty" }, "None: values are bytes."));
+  const box = (field) => h("input", { type: "checkbox", id: `column-${field.name}`, "aria-label": `Show ${field.name}`, checked: browser.isShown(field.name), onchange: () => browser.toggle(field.name) });
+  const columns = [["Column", box], ["Field", (field) => field.keys.join(", or ")], ["Type", (field) => `${field.type}${field.required ? " not null" : ""}`, "cut"]];
+  const earlier = found.versions.slice(0, -1).map((text, at) => [h("dt", {}, `Version ${found.version - found.versions.length + at + 1}`), h("dd", {}, text || "none")]);
+  return section(`Schema, version ${found.version}`, command("schema", "show", name), [table("Schema", columns, found.fields, (field) => field.name),
+    earlier.length ? h("div", { class: "body" }, h("dl", {}, earlier)) : null]);
+}
 
 function streamOverview(name, found, past) {
   const stream = found;
