@@ -1,4 +1,4 @@
-"""NATS clients in Go, Java and JavaScript read streams by the JetStream API: what each of them can
+"""NATS clients in C, Go, Java and JavaScript read streams by the JetStream API: what each of them can
 do, and what it is told when the leader is killed meanwhile.
 """
 

@@ -29,6 +29,7 @@ from typing import Any, Final, Literal
 from tests.chaos.foreign.programs import BUILT
 
 COMMANDS = {
+    "c": ["{}/reader"],
     "go": ["{}/reader"],
     "java": ["java", "-Xmx64m", "-XX:TieredStopAtLevel=1", "-cp", "{}:{}/*", "Reader"],
     "javascript": ["node", "{}/reader.mjs"],
