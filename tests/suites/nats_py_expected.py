@@ -68,7 +68,11 @@ EXPECTED: Final[dict[str, str]] = {
     ),
 }
 
+_LATE = "it waits for less than a busy machine may take"
+
 UNSTABLE: Final[dict[str, str]] = {
+    "PublishTest.test_publish_async": _LATE,
+    "OrderedConsumerTest.test_ordered_consumer_larger_streams": _LATE,
     "OrderedConsumerTest.test_ordered_consumer": (
         "it asks what was delivered when the last message is acknowledged: with us it may be "
         "on its way"
