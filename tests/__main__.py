@@ -29,6 +29,7 @@ SEARCHES: Final = {
     "cycles": ("tests.cycles", "create a stream and publish at once, over and over"),
     "bounds": ("tests.chaos.bounds", "measures what one node bears"),
     "gaps": ("tests.chaos.gaps", "measures how long publishers wait for a new leader"),
+    "redeliveries": ("tests.chaos.redeliveries", "measures how long readers wait for a new leader"),
     "lasting": ("tests.lasting", "measures what a client keeps that runs for months"),
 }
 """By the name on the command line: the module, and what it is about."""

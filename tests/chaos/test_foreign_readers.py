@@ -1,5 +1,5 @@
-"""NATS clients in C, Go, Java and JavaScript read streams by the JetStream API: what each of them can
-do, and what it is told when the leader is killed meanwhile.
+"""NATS clients in C, Go, Java, JavaScript and Rust read streams by the JetStream API: what each of
+them can do, and what it is told when the leader is killed meanwhile.
 """
 
 from __future__ import annotations

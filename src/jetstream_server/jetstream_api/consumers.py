@@ -87,7 +87,7 @@ _READY: Final = "READY"
 """Between nodes only: whether the new leader of a stream serves its consumers."""
 _CRASH_SECONDS: Final = 1.5
 """A leader that hands over asks within so long whether its successor is ready, and ends the pulls
-itself. Else it has crashed."""
+itself. Else it has crashed: so it has where its session has lapsed."""
 _READY_ATTEMPTS: Final = 50
 _READY_PAUSE_SECONDS: Final = 0.1
 
@@ -144,6 +144,8 @@ class ConsumerRequests:
         self._followed: dict[str, StreamId] = {}
         """The streams of other leaders whose pulls are heard here, by their names in the API."""
         self._heard_pulls = HeardPulls()
+        self._led_before: dict[StreamId, NodeId] = {}
+        """Who led a stream before its leader of now, or of last."""
         self._reported_consumers = ReportedConsumers()
         self._leaving: set[asyncio.Task[None]] = set()
         self._successors = Successors(self._node_id, consumers, peers, self._spawn)
@@ -395,11 +397,11 @@ class ConsumerRequests:
 
     async def _end_heard(self, stream_id: StreamId) -> None:
         """End the pulls that the leader before had, if it has crashed."""
-        await asyncio.sleep(_CRASH_SECONDS)
-        now_us = self._clocks.monotonic()
-        for pull in self._heard_pulls.forget(stream_id):
-            is_over = pull.expires_us is not None and pull.expires_us <= now_us
-            if not is_over and self.link.is_heard(pull.reply):
+        before = self._registry.nodes.get(self._led_before.pop(stream_id, NO_NODE))
+        if before is None or not before.fenced:
+            await asyncio.sleep(_CRASH_SECONDS)
+        for pull in self._heard_pulls.end(stream_id, self._clocks.monotonic()):
+            if self.link.is_heard(pull.reply):
                 status = pull.ended(REQUEST_TIMEOUT)
                 self.link.send(status.to, b"", status_headers(status.text, status.headers))
 
@@ -455,6 +457,9 @@ class ConsumerRequests:
     def apply(self, change: Change) -> None:
         """Call it with each change of the metadata, after the leaderships have taken it."""
         if isinstance(change, StreamChanged):
+            before = change.before
+            if before.leader not in (NO_NODE, change.after.leader):
+                self._led_before[before.id] = before.leader
             self._stream_changed(change.after)
         elif isinstance(change, StreamDeleted):
             self.withdraw(change.stream.id)
@@ -481,6 +486,7 @@ class ConsumerRequests:
 
     def _stop_following(self, stream_id: StreamId) -> None:
         self._heard_pulls.forget(stream_id)
+        self._led_before.pop(stream_id, None)
         self._reported_consumers.forget(stream_id)
         for name in [name for name, each in self._followed.items() if each == stream_id]:
             del self._followed[name]

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Final
 
-from jetstream_protocol.types import StreamId
+from jetstream_protocol.types import MonotonicUs, StreamId
 from jetstream_server.consumers.pulls import Pull
 
 INBOXES_MAX: Final = 20_000
 """Remembered by one node; the oldest are forgotten first."""
+_LEADERLESS_US: Final = 5_000_000
+"""An election takes less, as a rule."""
 _OF_AN_INBOX: Final = 2
 """Loops have at most two pulls at once, both to one inbox."""
 
@@ -37,7 +39,20 @@ class HeardPulls:
         while len(self._pulls) > INBOXES_MAX:
             self._pulls.popitem(last=False)
 
-    def forget(self, stream_id: StreamId) -> list[Pull]:
-        """Forget the pulls of a stream, and return them."""
-        keys = [key for key in self._pulls if key[0] == stream_id]
-        return [pull for key in keys for pull in self._pulls.pop(key)]
+    def forget(self, stream_id: StreamId) -> None:
+        """Forget the pulls of a stream."""
+        self.end(stream_id, MonotonicUs(0))
+
+    def end(self, stream_id: StreamId, now_us: MonotonicUs) -> list[Pull]:
+        """Forget the pulls of a stream, and return those that may wait for a status. The last one
+        of an inbox may have expired while nobody led: its client has not asked again."""
+        found: list[Pull] = []
+        for key in [key for key in self._pulls if key[0] == stream_id]:
+            *earlier, last = self._pulls.pop(key)
+            found += [each for each in earlier if _waits(each, now_us)]
+            found += [last] if _waits(last, now_us - _LEADERLESS_US) else []
+        return found
+
+
+def _waits(pull: Pull, now_us: int) -> bool:
+    return pull.expires_us is None or pull.expires_us > now_us

@@ -33,6 +33,7 @@ COMMANDS = {
     "go": ["{}/reader"],
     "java": ["java", "-Xmx64m", "-XX:TieredStopAtLevel=1", "-cp", "{}:{}/*", "Reader"],
     "javascript": ["node", "{}/reader.mjs"],
+    "rust": ["{}/reader"],
 }
 """What to run, by language. {}: where its program was put."""
 LANGUAGES = tuple(COMMANDS)
