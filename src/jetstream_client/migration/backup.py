@@ -22,6 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -82,18 +83,35 @@ def back_up(
     _begin(cluster_id, described, folder)  # May refuse the folder: then it stays as it is.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_run(folder):
-        while True:
-            files = _Files(folder, _begin(cluster_id, described, folder))
-            try:
-                return _copy(client, described, files, advance, note)
-            except OffsetOutOfRangeError as error:
-                if error.log_start_offset <= files.next_offset:
-                    raise
-                if files.next_offset > files.manifest.start_offset:
-                    raise _gone_error(files, error.log_start_offset) from error
-            finally:
-                files.close()
-            described = describe_with_end(client, stream)  # Retention was faster: begin after it.
+        return copied(
+            client,
+            described,
+            lambda described: _Files(folder, _begin(cluster_id, described, folder)),
+            advance,
+            note,
+        )
+
+
+def copied(
+    client: Client,
+    described: StreamDescription,
+    begin: Callable[[StreamDescription], BackupRun],
+    advance: Advance,
+    note: Note,
+) -> Manifest:
+    """Copy to what `begin` begins, and again if retention was faster. Raises as `back_up`."""
+    while True:
+        run = begin(described)
+        try:
+            return _copy(client, described, run, advance, note)
+        except OffsetOutOfRangeError as error:
+            if error.log_start_offset <= run.next_offset:
+                raise
+            if run.next_offset > run.manifest.start_offset:
+                raise _gone_error(run, error.log_start_offset) from error
+        finally:
+            run.close()
+        described = describe_with_end(client, described)  # Retention was faster: begin after it.
 
 
 def describe_with_end(client: Client, stream: StreamLike) -> StreamDescription:
@@ -107,7 +125,7 @@ def describe_with_end(client: Client, stream: StreamLike) -> StreamDescription:
 
 
 def _copy(
-    client: Client, described: StreamDescription, files: _Files, advance: Advance, note: Note
+    client: Client, described: StreamDescription, files: BackupRun, advance: Advance, note: Note
 ) -> Manifest:
     log_start_offset, end_offset = described.log_start_offset, described.high_watermark
     assert log_start_offset is not None
@@ -128,11 +146,11 @@ def _copy(
         note(overtaken(files.next_offset, end_offset))
 
 
-def _gone_error(files: _Files, log_start_offset: int) -> PreconditionFailedError:
+def _gone_error(files: BackupRun, log_start_offset: int) -> PreconditionFailedError:
     return PreconditionFailedError(
         f"the backup ends at offset {files.next_offset}, and the stream begins at "
         f"{log_start_offset} now: what is between is gone; begin another backup in another "
-        f"folder. {files.folder} stays as it is"
+        f"place. {files.place} stays as it is"
     )
 
 
@@ -145,7 +163,11 @@ def overtaken(copied_to: int, end_offset: int) -> str:
 
 
 def _copy_to(
-    client: Client, described: StreamDescription, end_offset: int, files: _Files, advance: Advance
+    client: Client,
+    described: StreamDescription,
+    end_offset: int,
+    files: BackupRun,
+    advance: Advance,
 ) -> None:
     while files.next_offset < end_offset:
         fetched = client.fetch_batches(
@@ -183,12 +205,21 @@ def _only_run(folder: Path) -> Iterator[None]:
 
 def _begin(cluster_id: str, stream: StreamDescription, folder: Path) -> Manifest:
     """The manifest of the folder, or a new one, which is not written yet."""
-    if (folder / MANIFEST).exists():
-        manifest = read_manifest(folder)
-        check_stream(manifest, cluster_id, stream, f"{folder} holds", "folder")
-        return manifest
-    if folder.exists() and {each.name for each in folder.iterdir()} - {_LOCK, _TEMPORARY}:
+    known = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    is_used = folder.exists() and {each.name for each in folder.iterdir()} - {_LOCK, _TEMPORARY}
+    if known is None and is_used:
         raise InvalidRequestError(f"{folder} is not empty and holds no backup: say another folder")
+    return begun(known, cluster_id, stream, str(folder), "folder")
+
+
+def begun(
+    known: Manifest | None, cluster_id: str, stream: StreamDescription, where: str, what: str
+) -> Manifest:
+    """The manifest that is there already, or a new one. Raises InvalidRequestError if it is of
+    another stream. what: of which the caller is to name another."""
+    if known is not None:
+        check_stream(known, cluster_id, stream, f"{where} holds", what)
+        return known
     assert stream.log_start_offset is not None
     return Manifest(
         cluster_id=cluster_id,
@@ -220,54 +251,50 @@ def check_stream(
     raise InvalidRequestError(f"{where} {found}: say another {what}")
 
 
-class _Files:
-    """The files of a backup that is being taken: `find` what there is, `go_on` after it, `append`,
-    `finish`. Each run writes to files of its own."""
+class BackupRun(ABC):
+    """A backup that is being taken: `find` what there is, `go_on` after it, `append`, `finish`, and
+    `close`. Each run writes to files of its own."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder = folder
+    def __init__(self, place: object, manifest: Manifest) -> None:
+        """place: as errors name it."""
+        self.place = place
         self.manifest = manifest
-        self._file: BinaryIO | None = None
         self._digest = RecordDigest()
         self._counted = 0
         self._has_encrypted = False
         self._done: list[BackupFile] = []
-        self._left: list[tuple[Path, int]] = []
         self.next_offset = manifest.start_offset
         self.last_epoch = -1
         self.gone_below: int | None = None
         """Below that offset no tombstone is missing after what there is; None: there is nothing,
         or it is not known. See `OneView`."""
 
+    @abstractmethod
     def find(self) -> None:
-        """Read the files of the last complete state, and what an interrupted run has left behind
-        them, up to its last whole batch. Changes nothing. Raises CorruptBatchError if the state
-        is damaged, MessageTooLargeError if it cannot be restored."""
-        check_files(self.folder, self.manifest)
-        for each in self.manifest.files:
-            for _, header, batch in _batches(self.folder / each.name, each.length):
-                check_restorable(batch, 0)
-                self._note(header, batch)
-            self._done.append(each)
-        for path in _unlisted_files(self.folder, self.manifest):
-            begins = int(path.stem)  # The first one perhaps before the first record.
-            if self._done and begins < self.next_offset:
-                raise _discontinuity_error(path)
-            end = 0
-            for position, header, batch in _batches(path, path.stat().st_size, end_quietly=True):
-                is_next = begins <= self.next_offset or Tail(self.next_offset).is_gap(header)
-                if not position and not is_next:
-                    raise _discontinuity_error(path)
-                check_restorable(batch, 0)
-                self._note(header, batch)
-                end = position + len(batch)
-            self._left.append((path, end))
-            if end:
-                self._add(path, end)
-        if self._done:
-            # Not of what an interrupted run has left: what was removed meanwhile is not known.
-            known = self.manifest
-            self.gone_below = max(known.end_offset, known.tombstones_gone_below)
+        """Read what there is: of the last complete state, and what an interrupted run has left
+        behind it, up to its last whole batch. Changes nothing. Raises CorruptBatchError if the
+        state is damaged, MessageTooLargeError if it cannot be restored."""
+
+    @abstractmethod
+    def go_on(self, gone_below: int) -> None:
+        """Make room after what was found, and note below which offset tombstones were gone before
+        anything was copied."""
+
+    @abstractmethod
+    def append(self, data: bytes) -> None:
+        """Whole batches, whose CRCs were checked."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """What a failed run has written stays for the next run."""
+
+    @abstractmethod
+    def _close_file(self) -> None:
+        """End the file, if one was begun."""
+
+    @abstractmethod
+    def _write(self, manifest: Manifest) -> None:
+        """Replace the manifest, once what it lists is there."""
 
     @property
     def is_empty(self) -> bool:
@@ -278,64 +305,6 @@ class _Files:
         """Set the first offset of an empty backup; `go_on` writes it to the manifest."""
         self.manifest = replace(self.manifest, start_offset=offset, end_offset=offset)
         self.next_offset = offset
-
-    def go_on(self, gone_below: int) -> None:
-        """Cut off what an interrupted run has not written to its end; begin a new folder, and note
-        below which offset tombstones were gone before anything was copied."""
-        for path, end in self._left:
-            if not end:
-                path.unlink()  # It was interrupted before its first batch was whole.
-                continue
-            with open(path, "r+b", opener=_private) as file:
-                file.truncate(end)
-                os.fsync(file.fileno())
-        if not (self.folder / MANIFEST).exists():
-            sync_folder(self.folder.parent)
-        if self.is_empty:
-            _write(self.folder, replace(self.manifest, tombstones_gone_below=gone_below))
-
-    def append(self, data: bytes) -> None:
-        """Whole batches, whose CRCs were checked."""
-        position = 0
-        while position < len(data):
-            header = decode_header(data, position)
-            check_restorable(data, position)
-            if self._file is None or self._file.tell() + header.length > FILE_BYTES:
-                self._close_file()
-                path = self.folder / f"{header.base_offset:020}.log"
-                self._file = open(path, "xb", opener=_private)  # noqa: SIM115  _close_file does
-            self._file.write(data[position : position + header.length])
-            self._note(header, data[position : position + header.length])
-            position += header.length
-
-    def _note(self, header: BatchHeader, data: bytes) -> None:
-        self._counted += header.record_count
-        if header.flags & Flags.ENCRYPTED:
-            self._has_encrypted = True
-        else:
-            records = Records.of_batch(Batch.decode(data))
-            self._digest.add(kept(records, self.manifest.start_offset))
-        self.next_offset, self.last_epoch = header.next_offset, header.leader_epoch
-
-    def _close_file(self) -> None:
-        if self._file is None:
-            return
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        path = Path(self._file.name)
-        self._add(path, path.stat().st_size)
-        self._file = None
-
-    def close(self) -> None:
-        """Close the file. What a failed run has written stays for the next run."""
-        if self._file is not None:
-            self._file.close()
-
-    def _add(self, path: Path, length: int) -> None:
-        """A file, as far as it was written; `next_offset` is where it ends."""
-        crc = crc_of(path, length)
-        self._done.append(BackupFile(path.name, int(path.stem), self.next_offset, length, crc))
 
     def finish(self, schema: str) -> Manifest:
         self._close_file()
@@ -350,8 +319,113 @@ class _Files:
             tombstones_gone_below=0,
             schema=schema,
         )
-        _write(self.folder, manifest)
+        self._write(manifest)
         return manifest
+
+    def _know_gone(self) -> None:
+        """After the state was read."""
+        if self._done:
+            # Not of what an interrupted run has left: what was removed meanwhile is not known.
+            known = self.manifest
+            self.gone_below = max(known.end_offset, known.tombstones_gone_below)
+
+    def _note(self, header: BatchHeader, data: bytes) -> None:
+        self._counted += header.record_count
+        if header.flags & Flags.ENCRYPTED:
+            self._has_encrypted = True
+        else:
+            records = Records.of_batch(Batch.decode(data))
+            self._digest.add(kept(records, self.manifest.start_offset))
+        self.next_offset, self.last_epoch = header.next_offset, header.leader_epoch
+
+    def _check_continues(self, begins: int, header: BatchHeader, where: object) -> None:
+        """Raise InvalidRequestError unless a file that an interrupted run has left, with this first
+        batch, goes on after what was read. begins: by its name, perhaps before the first record."""
+        is_next = begins <= self.next_offset or Tail(self.next_offset).is_gap(header)
+        if not is_next:
+            raise discontinuity_error(where)
+
+
+class _Files(BackupRun):
+    """The files of a backup in a folder."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        super().__init__(folder, manifest)
+        self.folder = folder
+        self._file: BinaryIO | None = None
+        self._left: list[tuple[Path, int]] = []
+
+    def find(self) -> None:
+        check_files(self.folder, self.manifest)
+        for each in self.manifest.files:
+            for _, header, batch in _batches(self.folder / each.name, each.length):
+                check_restorable(batch, 0)
+                self._note(header, batch)
+            self._done.append(each)
+        for path in _unlisted_files(self.folder, self.manifest):
+            begins = int(path.stem)  # The first one perhaps before the first record.
+            if self._done and begins < self.next_offset:
+                raise discontinuity_error(path)
+            end = 0
+            for position, header, batch in _batches(path, path.stat().st_size, end_quietly=True):
+                if not position:
+                    self._check_continues(begins, header, path)
+                check_restorable(batch, 0)
+                self._note(header, batch)
+                end = position + len(batch)
+            self._left.append((path, end))
+            if end:
+                self._add(path, end)
+        self._know_gone()
+
+    def go_on(self, gone_below: int) -> None:
+        """Also cut off what an interrupted run has not written to its end."""
+        for path, end in self._left:
+            if not end:
+                path.unlink()  # It was interrupted before its first batch was whole.
+                continue
+            with open(path, "r+b", opener=_private) as file:
+                file.truncate(end)
+                os.fsync(file.fileno())
+        if not (self.folder / MANIFEST).exists():
+            sync_folder(self.folder.parent)
+        if self.is_empty:
+            self._write(replace(self.manifest, tombstones_gone_below=gone_below))
+
+    def append(self, data: bytes) -> None:
+        position = 0
+        while position < len(data):
+            header = decode_header(data, position)
+            check_restorable(data, position)
+            if self._file is None or self._file.tell() + header.length > FILE_BYTES:
+                self._close_file()
+                path = self.folder / f"{header.base_offset:020}.log"
+                self._file = open(path, "xb", opener=_private)  # noqa: SIM115  _close_file does
+            self._file.write(data[position : position + header.length])
+            self._note(header, data[position : position + header.length])
+            position += header.length
+
+    def _close_file(self) -> None:
+        if self._file is None:
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        path = Path(self._file.name)
+        self._add(path, path.stat().st_size)
+        self._file = None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _add(self, path: Path, length: int) -> None:
+        """A file, as far as it was written; `next_offset` is where it ends."""
+        crc = crc_of(path, length)
+        self._done.append(BackupFile(path.name, int(path.stem), self.next_offset, length, crc))
+
+    def _write(self, manifest: Manifest) -> None:
+        _write(self.folder, manifest)
 
 
 def kept(records: Records, start_offset: int) -> Records:
@@ -397,6 +471,28 @@ def stored_batches(folder: Path, manifest: Manifest) -> Iterator[tuple[BatchHead
             yield header, batch
 
 
+class FolderBackup:
+    """A backup that can be restored (restore.py)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def read_manifest(self) -> Manifest:
+        return read_manifest(self._folder)
+
+    def check_files(self, manifest: Manifest, advance: Advance) -> None:
+        check_files(self._folder, manifest, advance)
+
+    def stored_batches(self, manifest: Manifest) -> Iterator[tuple[BatchHeader, bytes]]:
+        return stored_batches(self._folder, manifest)
+
+    def was_interrupted(self, manifest: Manifest) -> bool:
+        return was_interrupted(self._folder, manifest)
+
+
 def was_interrupted(folder: Path, manifest: Manifest) -> bool:
     """Whether a run after the last complete one has left something that is not restored."""
     return not manifest.is_complete or bool(_unlisted_files(folder, manifest))
@@ -408,8 +504,8 @@ def _unlisted_files(folder: Path, manifest: Manifest) -> list[Path]:
     return [each for each in batch_files(folder) if each.name not in listed]
 
 
-def _discontinuity_error(path: Path) -> InvalidRequestError:
-    return InvalidRequestError(f"{path} does not continue the file before it")
+def discontinuity_error(where: object) -> InvalidRequestError:
+    return InvalidRequestError(f"{where} does not continue the file before it")
 
 
 def _batches(

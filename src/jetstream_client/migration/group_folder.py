@@ -6,13 +6,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from jetstream_client.migration.backup import MANIFEST, read_manifest
+from jetstream_client.migration.bucket import Bucket
 from jetstream_client.migration.manifest import Manifest
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
 
+Place = Path | Bucket
 
-def begin_group(folder: Path) -> None:
+
+def begin_group(folder: Place) -> None:
     """Make the folder, if there is none. Raises InvalidRequestError for one that holds something
     else."""
+    if isinstance(folder, Bucket):
+        if folder.get(MANIFEST) is not None or folder.names():
+            raise InvalidRequestError(f"{folder} holds something else: say another place")
+        return
     if (folder / MANIFEST).exists():
         raise InvalidRequestError(f"{folder} holds the backup of one stream: say another folder")
     if folder.exists() and not all(each.is_dir() for each in folder.iterdir()):
@@ -20,16 +27,25 @@ def begin_group(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def backups_in(folder: Path) -> list[Path]:
-    """The folders of the streams, by partition; empty if it is not the backup of a keyed group.
-    Raises PreconditionFailedError if it lacks some, or the backup of some has not ended."""
+def _backups_below(folder: Place) -> list[tuple[Place, Manifest]]:
+    if isinstance(folder, Bucket):
+        if folder.get(MANIFEST) is not None:
+            return []
+        below = (each for each in folder.folders() if each.get(MANIFEST) is not None)
+        return [(each, each.read_manifest()) for each in below]
     if not folder.is_dir() or (folder / MANIFEST).exists():
         return []
-    found = [
+    return [
         (each, read_manifest(each))
         for each in sorted(folder.iterdir())
         if not each.is_symlink() and (each / MANIFEST).exists()
     ]
+
+
+def backups_in(folder: Place) -> list[Place]:
+    """The folders of the streams, by partition; empty if it is not the backup of a keyed group.
+    Raises PreconditionFailedError if it lacks some, or the backup of some has not ended."""
+    found = _backups_below(folder)
     by_number = {_partition_of(manifest): each for each, manifest in found}
     groups = {str(manifest.settings.get("group")) for _, manifest in found}
     if len(groups) != 1 or None in by_number or len(by_number) != len(found):
@@ -45,7 +61,7 @@ def backups_in(folder: Path) -> list[Path]:
             raise PreconditionFailedError(
                 f"no backup into {each} has ended yet: run the same `stream backup` again"
             )
-    return [each for _, each in sorted((number or 0, each) for number, each in by_number.items())]
+    return [each for _, each in sorted(by_number.items(), key=lambda item: item[0] or 0)]
 
 
 def _partition_of(manifest: Manifest) -> int | None:

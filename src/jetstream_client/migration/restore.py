@@ -11,11 +11,10 @@ from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import (
     Advance,
     Bar,
-    check_files,
+    FolderBackup,
     kept,
-    read_manifest,
-    stored_batches,
 )
+from jetstream_client.migration.bucket import Bucket
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore_writer import RestoreWriter
@@ -35,26 +34,27 @@ _LIMITS = tuple(each.name for each in STREAM_SETTINGS if each.set_last)
 
 def restore(
     client: Client,
-    folder: Path,
+    place: Path | Bucket,
     name: str | None,
     bar: Bar,
     **changed: Any,
 ) -> tuple[Stream, RecordDigest]:
     """Make the stream anew under `name` (by default its own), with the same offsets and times, from
-    the last backup into the folder that has ended.
+    the last backup into the folder, or the bucket, that has ended.
 
     changed: settings that differ from those of the backup. If a restore was interrupted, the same
     call goes on where it stopped, or only compares if it had done all. Raises CorruptBatchError for
     a damaged backup, of which no stream is made, and StreamExistsError for another stream of that
     name.
     """
-    manifest = read_manifest(folder)
+    backup = FolderBackup(place) if isinstance(place, Path) else place
+    manifest = backup.read_manifest()
     if not manifest.is_restorable:
         raise PreconditionFailedError(
-            f"no backup into {folder} has ended yet: run the same `stream backup` again"
+            f"no backup into {place} has ended yet: run the same `stream backup` again"
         )
     with bar(manifest.length, "checking") as advance:
-        check_files(folder, manifest, advance)
+        backup.check_files(manifest, advance)
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
     try:
@@ -69,7 +69,7 @@ def restore(
     writer = RestoreWriter(client, stream)
     whole = _WholeBatches(manifest)
     with bar(manifest.length, "copying") as advance, names_what_is_left(stream):
-        for header, batch in stored_batches(folder, manifest):
+        for header, batch in backup.stored_batches(manifest):
             writer.put_batches(batch)
             whole.add(header)
             advance(header.next_offset - max(header.base_offset, manifest.start_offset))

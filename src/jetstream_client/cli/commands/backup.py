@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -14,14 +15,10 @@ from jetstream_client.cli.output import printable
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, each_of, streams_in
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.migration import parquet
-from jetstream_client.migration.backup import (
-    back_up,
-    describe_with_end,
-    read_manifest,
-    was_interrupted,
-)
-from jetstream_client.migration.group_folder import backups_in, begin_group
+from jetstream_client.migration import bucket, parquet
+from jetstream_client.migration.backup import FolderBackup, back_up, describe_with_end
+from jetstream_client.migration.bucket import Bucket
+from jetstream_client.migration.group_folder import Place, backups_in, begin_group
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.restore import restore as restore_stream
 from jetstream_client.publishing.keyed_group import check_whole
@@ -36,10 +33,14 @@ def backup(
     cli: Invocation,
     stream: options.StreamName,
     to: Annotated[
-        Path, typer.Argument(metavar="TO", help="A folder, or a file whose name ends in .parquet.")
+        str,
+        typer.Argument(
+            metavar="TO",
+            help="A folder, s3://bucket/prefix, or a file that ends in .parquet.",
+        ),
     ],
 ) -> None:
-    """Copy a stream to a folder or a Parquet file.
+    """Copy a stream to a folder, a bucket or a Parquet file.
 
     The stream runs on meanwhile. The backup has the records that were committed when it began, with
     their offsets, times, subjects, keys and headers, and the stream's settings. Of a compacted
@@ -62,31 +63,50 @@ def backup(
     """
     with interrupts.interrupted_once(), cli.client() as client:
         try:
-            manifest = _backed_up(client, stream, to)
+            place = _place_of(to)
+            manifest = _backed_up(client, stream, place)
         except NO_SUCH_STREAM as error:
             streams = streams_in(client.list_streams(), stream, error)
             check_whole(stream, streams)
-            if to.suffix == PARQUET:
+            if _is_parquet(place):
                 raise InvalidRequestError(
                     f"{stream!r} is a group of streams: say a folder for them, or name one of them"
                 ) from None
-            begin_group(to)
-            done = each_of(stream, streams, lambda each: _backed_up(client, each, to / each.name))
+            begin_group(place)
+            done = each_of(
+                stream, streams, lambda each: _backed_up(client, each, place / each.name)
+            )
             for name, manifest in done:
-                _tell(cli, manifest, to / name)
+                _tell(cli, manifest, place / name)
         else:
-            _tell(cli, manifest, to)
+            _tell(cli, manifest, place)
 
 
-def _backed_up(client: Client, stream: StreamLike, to: Path) -> Manifest:
+def _place_of(text: str) -> Place:
+    if text.startswith("s3://"):
+        if text.endswith(PARQUET):
+            raise InvalidRequestError("a Parquet file is written to a disk: say where, or a prefix")
+        return Bucket(text)
+    if text.startswith("file://"):
+        return Path(unquote(urlsplit(text).path))
+    return Path(text)
+
+
+def _is_parquet(place: Place) -> bool:
+    return isinstance(place, Path) and place.suffix == PARQUET
+
+
+def _backed_up(client: Client, stream: StreamLike, to: Place) -> Manifest:
     described = describe_with_end(client, stream)
     total = (described.high_watermark or 0) - (described.log_start_offset or 0)
     with progress_bar(total) as advance:
+        if isinstance(to, Bucket):
+            return bucket.back_up(client, described, to, advance, _note)
         take = parquet.back_up if to.suffix == PARQUET else back_up
         return take(client, described, to, advance, _note)
 
 
-def _tell(cli: Invocation, manifest: Manifest, to: Path) -> None:
+def _tell(cli: Invocation, manifest: Manifest, to: Place) -> None:
     row = {"stream": manifest.name, "to": str(to), **_summary(manifest)}
     cli.answer(row, f"backed up {_text(manifest)} to {to}")
 
@@ -95,7 +115,7 @@ def _tell(cli: Invocation, manifest: Manifest, to: Path) -> None:
 def restore(
     cli: Invocation,
     from_: Annotated[
-        Path, typer.Argument(metavar="FROM", help="The folder or file that `stream backup` wrote.")
+        str, typer.Argument(metavar="FROM", help="What `stream backup` wrote: its TO.")
     ],
     name: Annotated[
         str | None,
@@ -132,26 +152,28 @@ def restore(
         changed["min_insync_replicas"] = None
     if observers is not None:
         changed["observers"] = observers or None
-    if not from_.exists():
+    place = _place_of(from_)
+    if isinstance(place, Path) and not place.exists():
         raise InvalidRequestError(f"there is no {from_}")
-    several = backups_in(from_)
+    several = backups_in(place)
     if several and name is not None:
         raise InvalidRequestError(
             f"{from_} holds the backups of several streams: name the folder of one to give it "
             "another name"
         )
     with interrupts.interrupted_once(), cli.client() as client:
-        for each in several or [from_]:
+        for each in several or [place]:
             _restore(cli, client, each, name, changed)
 
 
 def _restore(
-    cli: Invocation, client: Client, from_: Path, name: str | None, changed: dict[str, Any]
+    cli: Invocation, client: Client, from_: Place, name: str | None, changed: dict[str, Any]
 ) -> None:
-    if from_.is_dir():
+    if isinstance(from_, Path) and not from_.is_dir():
+        stream, digest = parquet.restore(client, from_, name, progress_bar, **changed)
+    else:
         _note_interrupted(from_)
-    take = restore_stream if from_.is_dir() else parquet.restore
-    stream, digest = take(client, from_, name, progress_bar, **changed)
+        stream, digest = restore_stream(client, from_, name, progress_bar, **changed)
     row = {"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()}
     text = f"restored {stream.name}: {digest.count} records, digest {digest.hexdigest()}"
     cli.answer(row, text)
@@ -161,11 +183,12 @@ def _note(text: str) -> None:
     print(f"note: {printable(text)}", file=sys.stderr)
 
 
-def _note_interrupted(folder: Path) -> None:
-    manifest = read_manifest(folder)
-    if manifest.is_restorable and was_interrupted(folder, manifest):
+def _note_interrupted(place: Place) -> None:
+    backup = FolderBackup(place) if isinstance(place, Path) else place
+    manifest = backup.read_manifest()
+    if manifest.is_restorable and backup.was_interrupted(manifest):
         _note(
-            f"a later backup into {folder} has not ended: this restores the one before"
+            f"a later backup into {place} has not ended: this restores the one before"
             f"{_offsets(manifest)}"
         )
 

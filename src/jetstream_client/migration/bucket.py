@@ -1,0 +1,280 @@
+"""Backups in a bucket: `s3://bucket/prefix`, of any server that speaks S3.
+
+The objects have the names and the content of the files of a backup in a folder (backup.py), so that
+either may be copied to the other. Each is stored by one request, which fails if there is one of
+that name, and is read back and compared before it counts. Nothing is kept on this machine: what
+goes into the next object is in memory, and is at most OBJECT_BYTES, or one batch.
+
+**safety** Objects are never written anew, but for the manifest, which a run replaces at its end.
+Two runs at a time go on at the same offset, so one of them finds the name of its object taken.
+
+Credentials, region and endpoint come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,
+`AWS_ENDPOINT_URL` …), as for other programs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.migration.backup import (
+    MANIFEST,
+    Advance,
+    BackupRun,
+    Note,
+    begun,
+    copied,
+    describe_with_end,
+    discontinuity_error,
+)
+from jetstream_client.migration.manifest import BackupFile, Manifest
+from jetstream_client.migration.restore_writer import check_restorable
+from jetstream_client.values.types import StreamDescription, StreamLike
+from jetstream_protocol.batch import BatchHeader, crc32c, decode_header
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    PreconditionFailedError,
+    UnavailableError,
+)
+from jetstream_protocol.extras import install_command
+from jetstream_protocol.logfiles.scan import walk
+
+OBJECT_BYTES: Final = 32 * 1024 * 1024
+_NAME: Final = re.compile(r"[0-9]{20}\.log")
+_SECONDS_MAX: Final = 600.0
+_REASON_LENGTH_MAX: Final = 300
+
+Result = TypeVar("Result")
+
+
+class Bucket:
+    """A place for backups, as pathlib's `Path` is one. Methods raise UnavailableError."""
+
+    def __init__(self, url: str, store: Any = None) -> None:
+        """store: of obstore; None: it is opened by the URL. Raises InvalidRequestError."""
+        parts = urlsplit(url)
+        if parts.scheme != "s3" or not parts.netloc or parts.query or "@" in parts.netloc:
+            raise InvalidRequestError("a bucket is named as s3://bucket/prefix")
+        self._url = url.rstrip("/")
+        self._store = _opened(parts.netloc) if store is None else store
+        self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
+
+    def __str__(self) -> str:
+        return self._url
+
+    def __truediv__(self, name: str) -> Bucket:
+        return Bucket(f"{self._url}/{name}", self._store)
+
+    def get(self, name: str) -> bytes | None:
+        """An object; None: there is none."""
+        import obstore
+
+        try:
+            return self._ask(lambda: bytes(obstore.get(self._store, self._prefix + name).bytes()))
+        except FileNotFoundError:
+            return None
+
+    def put(self, name: str, data: bytes, *, is_new: bool) -> None:
+        """Store an object, and compare what the store gives back. is_new: raises FileExistsError if
+        there is one of that name. Raises CorruptBatchError if the store gives back other bytes."""
+        import obstore
+
+        mode = "create" if is_new else "overwrite"
+        self._ask(
+            lambda: obstore.put(
+                self._store, self._prefix + name, data, mode=mode, use_multipart=False
+            )
+        )
+        if self.get(name) != data:
+            raise CorruptBatchError(f"{self} does not give back what was stored as {name}")
+
+    def names(self) -> list[str]:
+        """The objects of batches, by their offsets."""
+        return sorted(each for each in self._listed("objects") if _NAME.fullmatch(each))
+
+    def folders(self) -> list[Bucket]:
+        """Those in this one, by name."""
+        return [self / each for each in sorted(self._listed("common_prefixes"))]
+
+    def _listed(self, kind: str) -> list[str]:
+        import obstore
+
+        found = self._ask(lambda: obstore.list_with_delimiter(self._store, prefix=self._prefix))
+        paths = [each if isinstance(each, str) else each["path"] for each in found[kind]]
+        return [each.rstrip("/").rpartition("/")[2] for each in paths]
+
+    def _ask(self, call: Callable[[], Result]) -> Result:
+        from obstore import exceptions
+
+        try:
+            return call()
+        except FileNotFoundError:
+            raise
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            raise FileExistsError from None
+        except (exceptions.BaseError, OSError) as error:
+            text = " ".join(str(error).partition("\n\nDebug")[0].split())
+            for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+                if secret := os.environ.get(name):
+                    text = text.replace(secret, "…")
+            # Not `from error`: it may show more than this.
+            raise UnavailableError(f"{self}: {text[:_REASON_LENGTH_MAX]}") from None
+
+    # A backup that can be restored (restore.py).
+
+    def read_manifest(self) -> Manifest:
+        """Raises InvalidRequestError if there is no backup."""
+        found = self.get(MANIFEST)
+        if found is None:
+            raise InvalidRequestError(f"{self} holds no backup: it has no {MANIFEST}")
+        return Manifest.from_json(found, f"{self}/{MANIFEST}")
+
+    def check_files(self, manifest: Manifest, advance: Advance = lambda offsets: None) -> None:
+        """Raises CorruptBatchError if an object is missing or is not as it was written."""
+        for each in manifest.files:
+            self._checked(each)
+            advance(each.next_offset - max(each.base_offset, manifest.start_offset))
+
+    def stored_batches(self, manifest: Manifest) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Every batch of the last complete state. Raises CorruptBatchError."""
+        for each in manifest.files:
+            for header, batch in batches_in(self._checked(each)):
+                if header.next_offset > each.next_offset:
+                    raise CorruptBatchError(f"{each.name} should end before {each.next_offset}")
+                yield header, batch
+
+    def was_interrupted(self, manifest: Manifest) -> bool:
+        """Whether a run after the last complete one has left something that is not restored."""
+        listed = {each.name for each in manifest.files}
+        return not manifest.is_complete or bool(set(self.names()) - listed)
+
+    def _checked(self, file: BackupFile) -> bytes:
+        data = self.get(file.name)
+        if data is None:
+            raise CorruptBatchError(f"the backup lacks its object {self}/{file.name}")
+        if len(data) != file.length or f"{crc32c(data):08x}" != file.crc32c:
+            raise CorruptBatchError(f"{self}/{file.name} is not as it was written")
+        return data
+
+
+def batches_in(data: bytes) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Whole batches, both of their CRCs checked. Raises CorruptBatchError."""
+    for position, header in walk(
+        lambda at, length: data[at : at + length], 0, len(data), bodies=True
+    ):
+        yield header, data[position : position + header.length]
+
+
+class BucketRun(BackupRun):
+    """The objects of a backup that is being taken."""
+
+    def __init__(self, bucket: Bucket, manifest: Manifest) -> None:
+        super().__init__(bucket, manifest)
+        self._bucket = bucket
+        self._buffer = bytearray()
+        self._begin = 0
+
+    def find(self) -> None:
+        for header, batch in self._bucket.stored_batches(self.manifest):
+            check_restorable(batch, 0)
+            self._note(header, batch)
+        self._done += self.manifest.files
+        listed = {each.name for each in self.manifest.files}
+        for name in self._bucket.names():
+            if name not in listed:
+                self._take(name)
+        self._know_gone()
+
+    def _take(self, name: str) -> None:
+        data, begins = self._bucket.get(name) or b"", int(name[:20])
+        if self._done and begins < self.next_offset:
+            raise discontinuity_error(f"{self._bucket}/{name}")
+        for at, (header, batch) in enumerate(batches_in(data)):
+            if not at:
+                self._check_continues(begins, header, f"{self._bucket}/{name}")
+            check_restorable(batch, 0)
+            self._note(header, batch)
+        self._add(name, data)
+
+    def go_on(self, gone_below: int) -> None:
+        if self.is_empty:
+            self._write(replace(self.manifest, tombstones_gone_below=gone_below))
+
+    def append(self, data: bytes) -> None:
+        position = 0
+        while position < len(data):
+            header = decode_header(data, position)
+            check_restorable(data, position)
+            if self._buffer and len(self._buffer) + header.length > OBJECT_BYTES:
+                self._close_file()
+            if not self._buffer:
+                self._begin = header.base_offset
+            batch = data[position : position + header.length]
+            self._buffer += batch
+            self._note(header, batch)
+            position += header.length
+
+    def _close_file(self) -> None:
+        if not self._buffer:
+            return
+        name, data = f"{self._begin:020}.log", bytes(self._buffer)
+        try:
+            self._bucket.put(name, data, is_new=True)
+        except FileExistsError:
+            raise PreconditionFailedError(
+                f"another backup into {self._bucket} is under way: wait until it has ended"
+            ) from None
+        self._add(name, data)
+        self._buffer.clear()
+
+    def _add(self, name: str, data: bytes) -> None:
+        crc = f"{crc32c(data):08x}"
+        self._done.append(BackupFile(name, int(name[:20]), self.next_offset, len(data), crc))
+
+    def _write(self, manifest: Manifest) -> None:
+        self._bucket.put(MANIFEST, manifest.to_json().encode(), is_new=False)
+
+    def close(self) -> None:
+        self._buffer.clear()
+
+
+def back_up(
+    client: Client, stream: StreamLike, bucket: Bucket, advance: Advance,
+    note: Note = lambda text: None,
+) -> Manifest:  # fmt: skip
+    """As backup.py's, to a bucket."""
+    described = describe_with_end(client, stream)
+    cluster_id = client.describe_cluster().cluster_id
+
+    def begin(described: StreamDescription) -> BucketRun:
+        found = bucket.get(MANIFEST)
+        if found is None and bucket.names():
+            raise InvalidRequestError(f"{bucket} holds no backup, but other objects")
+        known = None if found is None else Manifest.from_json(found, f"{bucket}/{MANIFEST}")
+        return BucketRun(bucket, begun(known, cluster_id, described, str(bucket), "place"))
+
+    return copied(client, described, begin, advance, note)
+
+
+def _opened(name: str) -> Any:
+    try:
+        from obstore.store import S3Store
+    except ImportError:
+        raise InvalidRequestError(f"a bucket needs: {install_command('lake')}") from None
+    endpoint = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
+    return S3Store(
+        name,
+        client_options={
+            "timeout": timedelta(seconds=_SECONDS_MAX),
+            "connect_timeout": timedelta(seconds=5),
+            "allow_http": endpoint.startswith("http://"),
+        },
+        **({"endpoint": endpoint} if endpoint else {}),
+    )
