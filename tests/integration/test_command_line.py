@@ -203,7 +203,7 @@ def test_each_line_of_a_pipe_is_a_record_and_a_file_is_one(
     said = process("publish", "lines.x", "-", "--key", "k", stdin="one\n\nthree").stdout
     assert "stored in lines between offsets 0 and 2" in said
     assert values_of(jetstream, "lines") == ["one", "", "three"]
-    many = "".join(f"{number}\n" for number in range(30_000))
+    many = "".join(f"{number:032}\n" for number in range(6_000))  # Read in several pieces.
     process("publish", "lines.x", "-", stdin=many)
     assert values_of(jetstream, "lines")[3:] == many.split()
     assert "nothing is stored" in process("publish", "lines.x", "-", stdin="").stdout
@@ -213,7 +213,7 @@ def test_each_line_of_a_pipe_is_a_record_and_a_file_is_one(
     for option, expected in (((), ["four\nfive\n"]), (("--lines",), ["four", "five"])):
         with file.open() as source:
             process("publish", "lines.x", "-", *option, stdin=source)
-        assert values_of(jetstream, "lines")[30_003:][-len(expected) :] == expected
+        assert values_of(jetstream, "lines")[6_003:][-len(expected) :] == expected
 
 
 def test_without_a_value_a_pipe_or_file_is_read_and_an_empty_value_is_one(

@@ -165,6 +165,10 @@ async def test_consumers_are_described_altered_paused_and_deleted(server: Server
             await client.create_consumer(stream, "b", filter="managed.y")
         await client.create_consumer(stream, "a", start="latest")
         assert [each.name for each in await client.list_consumers(stream)] == ["a", "b"]
+        await client.create_consumer(await filled(client, "another", 1), "c")
+        known = [(each.stream.split("@")[0], each.name) for each in await client.list_consumers()]
+        assert known.index(("another", "c")) < known.index(("managed", "a"))
+        assert ("managed", "b") in known
         assert (await client.describe_consumer(stream, "a")).position == 1
         paused = await client.pause_consumer(stream, "b", LONG)
         assert paused.paused_until is not None

@@ -95,3 +95,4 @@ async def test_nats_clients_and_our_own_share_one_consumer(
         assert {each.data for each in await fetched(bound, 10)} == {b"%d" % n for n in range(10)}
         names = [each.name for each in await client.list_consumers("mixed")]
         assert names == ["both", "ours"]
+        assert set(names) <= {each.name for each in await client.list_consumers()}
