@@ -138,7 +138,7 @@ def test_a_log_emptied_by_retention_still_stands_where_it_stood() -> None:
     assert state.decide(answer) == Append(3, False)
 
 
-def test_a_log_begins_where_the_lake_reaches_only_once_its_node_has_heard_so() -> None:
+def test_a_log_begins_where_the_lake_is_known_to_reach() -> None:
     """Otherwise it would tell readers that the records before that are gone."""
     state = following(log_of(4, (2, 0), (3, 3)))
     config = replace(state.stream.config, lake=True)

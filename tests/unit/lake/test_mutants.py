@@ -1,0 +1,127 @@
+"""Safety rules of the lake that the simulation does not reach: each is switched off, and the test
+that holds it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyiceberg")
+pytest.importorskip("obstore")
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.types import NodeId
+from jetstream_server.lake import sweep, worker
+from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.metadata.state import lake_decisions
+from jetstream_server.metadata.state.commands import LAKE_LEVEL
+from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.core import follower, lake_bounds
+from jetstream_server.replication.drivers.sweeping import Sweeping
+from jetstream_server.serving import long_poll
+from tests.unit.lake import test_sweep, test_worker
+from tests.unit.metadata import test_lake_decisions
+from tests.unit.metadata.cluster import Cluster
+from tests.unit.replication import test_follower, test_uploading
+from tests.unit.serving import test_reading_through
+
+Install = Callable[[pytest.MonkeyPatch], None]
+Held = Callable[[Path], Any]
+
+
+def by_length(stream: StreamMetadata, log: CommitLog) -> bool:
+    return log.log_end_offset < stream.lake.end and ORIGINAL(stream, log)
+
+
+ORIGINAL = lake_bounds.begin_after_lake
+
+
+async def unconfirmed(self: Sweeping, replica: Any) -> str:
+    return str(replica.stream.lake.location)
+
+
+def listed_by_name(self: sweep.Sweeper) -> set[str]:
+    return {each.name for each in self._store.list("")}
+
+
+def refused(**wrong: Any) -> Held:
+    def check(_: Path) -> None:
+        cluster = Cluster.at_level(3, LAKE_LEVEL)
+        stream = cluster.create(replicas=(NodeId(0),), config=test_lake_decisions.SETTINGS)
+        test_lake_decisions.commit(cluster, stream, 10)
+        test_lake_decisions.elected_again(cluster, stream)
+        with pytest.raises(JetstreamError):
+            test_lake_decisions.commit(cluster, stream, **{"end": 20} | wrong)
+
+    return check
+
+
+MUTANTS: dict[str, tuple[Install, Held]] = {
+    "lets_older_epochs_commit": (
+        lambda patch: patch.setattr(lake_decisions, "check_leader_epoch", lambda *_: None),
+        refused(leader_epoch=0, last_epoch=0),
+    ),
+    "commits_overlaps": (
+        lambda patch: patch.setattr(lake_decisions, "_check_mark", lambda *_: None),
+        refused(begin=9),
+    ),
+    "commits_behind_a_gap": (
+        lambda patch: patch.setattr(lake_decisions, "_check_mark", lambda *_: None),
+        refused(begin=11),
+    ),
+    "removes_by_the_leader_s_word": (
+        lambda patch: patch.setattr(follower.FollowerState, "_is_beyond_lake", lambda *_: False),
+        lambda _: test_follower.test_a_log_begins_where_the_lake_is_known_to_reach(),
+    ),
+    "asks_only_once_for_a_log_s_beginning": (
+        lambda patch: patch.setattr(follower, "Later", follower.Ignore),
+        lambda _: test_follower.test_a_log_begins_where_the_lake_is_known_to_reach(),
+    ),
+    "trusts_a_log_of_another_epoch": (
+        lambda patch: patch.setattr(lake_bounds, "begin_after_lake", by_length),
+        lambda folder: test_uploading.test_below_its_end_the_lake_decides(folder, 4, 3, 4),
+    ),
+    "believes_a_reader_at_the_lake_s_end": (
+        lambda patch: patch.setattr(lake_bounds, "check_epoch", lambda *_: None),
+        lambda folder: test_reading_through.test_the_record_before_a_log_is_the_lake_s(folder, 6),
+    ),
+    "believes_a_reader_in_the_lake": (
+        lambda patch: patch.setattr(long_poll, "check_epoch", lambda *_: None),
+        test_reading_through.test_a_reader_of_another_history_is_told_also_by_the_lake,
+    ),
+    "sweeps_other_streams": (
+        lambda patch: patch.setattr(sweep.Sweeper, "listed", listed_by_name),
+        lambda _: test_sweep.test_other_streams_are_not_swept(swept()),
+    ),
+    "sweeps_by_an_old_pointer": (
+        lambda patch: patch.setattr(Sweeping, "_confirmed_location", unconfirmed),
+        test_uploading.test_who_leads_no_more_deletes_nothing,
+    ),
+    "writes_without_reading_back": (
+        lambda patch: patch.setattr(worker, "_check_stored", lambda *_: (0,)),
+        test_worker.test_an_object_with_other_records_is_found_out,
+    ),
+    "reads_no_table_back": (
+        lambda patch: patch.setattr(worker, "_Checked", lambda store: store),
+        lambda folder: test_worker.test_a_store_that_lies_is_found_out(folder, ".avro"),
+    ),
+}
+
+
+def swept() -> test_sweep.Scene:
+    scene = test_sweep.Scene()
+    scene.commit(scene.upload())
+    return scene
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_dies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install, held = MUTANTS[name]
+    held(tmp_path)
+    install(monkeypatch)
+    (again := tmp_path / "again").mkdir()
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        held(again)
