@@ -24,7 +24,9 @@ from jetstream_server.clocks import monotonic_clock
 from jetstream_server.net import peer_auth
 from jetstream_server.net.frame_socket import FrameSocket, dial
 from jetstream_server.replication.core.closeness import Closeness
-from jetstream_server.replication.core.follower import Append
+from jetstream_server.replication.core.follower import Append, Later
+from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange
+from jetstream_server.replication.core.wire import part_to_proto
 from jetstream_server.replication.drivers import fetcher
 from jetstream_server.replication.drivers.fetcher import RETRY_SECONDS, Fetcher, NodeIdentity
 from jetstream_server.replication.replica import Replica
@@ -206,6 +208,27 @@ async def test_an_idle_follower_says_that_it_is_there_and_again_where_it_stands_
         await eventually(lambda: heard.count((9,)) >= 3)
         assert sum(1 in streams for streams in heard) == 1, "who is in sync need not repeat itself"
         assert leader.greeted == 1
+
+
+@on_loop
+async def test_what_waits_for_the_metadata_is_asked_for_again() -> None:
+    """The leader has answered this position, and would not do so again by itself."""
+    dropped = 0
+
+    async def answer(connection: FrameSocket) -> None:
+        nonlocal dropped
+        while True:
+            _, positions = await connection.read_frame(Kind.POSITIONS, pb.Positions)
+            dropped += len(positions.dropped)
+            if positions.positions:
+                part = OutOfRange(request(1, 5, incarnation=7), LeaderSnapshot(9, 6, 8))
+                await connection.send(Kind.RECORDS, 0, pb.Records(parts=[part_to_proto(part)]))
+
+    replica = follower_of(isr=(0, 1, 2))
+    cast(Any, replica).accept = lambda *_: Later()
+    async with followed(Leader(answer)) as following:
+        following.follow(replica)
+        await eventually(lambda: dropped >= 2)
 
 
 @on_loop
