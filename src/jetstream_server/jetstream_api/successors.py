@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from jetstream_protocol.errors import JetstreamError
@@ -19,6 +20,7 @@ from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.jetstream_api.reported_consumers import is_reported, reports
+from jetstream_server.jetstream_api.stream_reads import until_settled
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.serving.grpc.peers import Peers
 
@@ -26,6 +28,8 @@ HEAR: Final = "HEAR"
 """Between nodes only: the leader of a stream with consumers has the node hear its pulls, and tells
 of its consumers. Older nodes take no notice of the latter."""
 _SECONDS: Final = 1.0
+_ATTEMPTS: Final = 20
+"""To a node that is back in the ISR it may take some seconds until there is a connection again."""
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
@@ -62,7 +66,10 @@ class Successors:
         found = [each for each in self._consumers.of(stream.id) if is_reported(each)]
         messages = list(reports(found, ())) or [b""]
         self._preparing[stream.id] = {
-            self._spawn(self._tell(node, stream.id, messages), "preparing successors")
+            self._spawn(
+                self._tell(node, stream.id, messages, _ATTEMPTS if node in stream.isr else 1),
+                "preparing successors",
+            )
             for node in stream.copies
             if node != self._node_id
         }
@@ -81,10 +88,13 @@ class Successors:
                 if preparing:
                     await asyncio.wait(preparing)
 
-    async def _tell(self, node: NodeId, stream_id: StreamId, messages: Sequence[bytes]) -> None:
+    async def _tell(
+        self, node: NodeId, stream_id: StreamId, messages: Sequence[bytes], attempts: int = 1
+    ) -> None:
         with contextlib.suppress(JetstreamError):  # It is told again when it is back in the ISR.
             for each in messages:
-                await self._peers.ask_consumers(node, stream_id, HEAR, "", each)
+                ask = partial(self._peers.ask_consumers, node, stream_id, HEAR, "", each)
+                await until_settled(ask, attempts)
 
     def began(self, consumer: Consumer) -> None:
         """Tell of a consumer, soon."""
