@@ -1,7 +1,8 @@
 """An event loop in its own thread, for callers without one.
 
 No lock is taken here. A finaliser or a signal handler may come in the middle of any call of this
-module, and may use the client: it would wait for a lock that its own thread holds, for ever.
+module, and may use the client: it would wait for a lock that its own thread holds, for ever. Where
+such a lock is held elsewhere, its call is refused (_locked.py).
 
 A fork copies the memory but not the thread, so in the child nothing would ever answer. The process
 id is remembered, and calls in a child raise at once.
@@ -18,6 +19,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from jetstream_client._closing import AsyncClosing, ClientClosedError
+from jetstream_client._locked import check_not_within
 from jetstream_client._log import logger
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
@@ -110,6 +112,7 @@ class LoopThread:
         only in the log, at level DEBUG.
         """
         try:
+            check_not_within()
             future = self._submit(coroutine)
         except InvalidRequestError:
             coroutine.close()

@@ -9,7 +9,8 @@ batch of its own. Callers that repeat calls and rely on the same batches need th
 
 Ctrl-C, or a signal handler that raises, may end a call of `put` at any line. So each change counts
 by one last assignment: a record by the batch's `count`, a sealed batch by `is_sealed`. What was
-half added is cut back before the next change, and what is buffered follows from the batches.
+half added is cut back before the next change, and what is buffered follows from the batches. A
+handler that uses the client in the middle of such a call gets an error (_locked.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from jetstream_client._locked import check_not_within, holds_a_lock
 from jetstream_client.publishing.ack import Ack
 from jetstream_client.publishing.subject_routes import Expectation
 from jetstream_protocol import batch as record_batch
@@ -313,6 +315,7 @@ class RecordAccumulator:
 
     # Callers.
 
+    @holds_a_lock
     def put(self, value: bytes | None, key: bytes | None, block: bytes) -> tuple[Batch, int] | None:
         """Returns the batch that has the record now, and the record's place in it; None: there is
         no room.
@@ -324,6 +327,8 @@ class RecordAccumulator:
             size += len(value)
         if key is not None:
             size += len(key)
+        if self._lock.locked():
+            check_not_within()
         with self._lock:
             batch = self._place_for(size)
             if batch is None:
@@ -350,6 +355,7 @@ class RecordAccumulator:
         if largest > self.batch_bytes:
             raise too_large_error(largest, self.batch_bytes)
 
+    @holds_a_lock
     def put_many(
         self,
         values: Sequence[bytes | None],
@@ -365,6 +371,8 @@ class RecordAccumulator:
         record in it, and the position to go on from; None: there is no room.
         """
         before = ends[start - 1] if start else 0
+        if self._lock.locked():
+            check_not_within()
         with self._lock:
             batch = self._place_for(ends[start] - before)
             if batch is None:
@@ -384,9 +392,12 @@ class RecordAccumulator:
                 self._seal()
         return batch, place, stop
 
+    @holds_a_lock
     def hurry(self, batch: Batch) -> None:
         """Somebody waits for the batch: it stops lingering and is sent as soon as the sender has
         room. Until then it goes on filling, so many waiting threads still share batches."""
+        if self._lock.locked():
+            check_not_within()
         with self._lock:
             if batch is self._open and batch.due:
                 batch.due = 0.0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_client import InvalidRequestError, UnavailableError
+from jetstream_client._loop_thread import LoopThread
 from jetstream_client.publishing.ack import Ack
 from jetstream_client.publishing.deliveries import BatchDelivery, ManyResult
 from jetstream_client.publishing.record_accumulator import (
@@ -247,3 +251,42 @@ def test_a_split_batch_of_which_any_ack_is_enough_tells_the_stream_of_each_recor
     many = ManyResult((result,))
     assert many.streams == list(result.streams)
     assert many.offsets == list(result.offsets)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_signal_handler_in_the_middle_of_a_call_is_told_and_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    """It would wait for the client's thread, which waits for the lock that this one holds."""
+    buffer, thread, told = buffer_of(Clock()), LoopThread(), list[str]()
+
+    async def flush() -> None:
+        buffer.seal()
+
+    def handler(*_: object) -> None:
+        for use in (lambda: buffer.put(b"x", None, b""), lambda: thread.run(flush())):
+            with pytest.raises(InvalidRequestError, match="signal handler") as raised:
+                use()
+            told.append(str(raised.value))
+
+    def add(batch: Batch, *column: Any) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        (extend if many else added)(batch, *column)
+
+    added, extend = Batch.add, Batch.extend
+    monkeypatch.setattr(Batch, "extend" if many else "add", add)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        if many:
+            assert buffer.put_many([b"1"], None, ends_of([b"1"], None), 0) is not None
+        else:
+            assert buffer.put(b"1", None, b"") is not None
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        monkeypatch.undo()
+    assert len(told) == 2
+    assert buffer.put(b"2", None, b"") is not None
+    thread.run(flush())
+    thread.close()
+    [batch] = buffer.sealed()
+    assert batch.values == [b"1", b"2"]
