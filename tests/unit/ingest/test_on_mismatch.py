@@ -10,7 +10,10 @@ import pytest
 
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.envelope import encode_batch
+from jetstream_protocol.errors import SchemaMismatchError
 from jetstream_protocol.typed_json import compiled
+from jetstream_protocol.types import WallUs
+from jetstream_server.serving.grpc.restores import Restores
 from tests.support.loops import on_loop
 from tests.unit.ingest.arriving import PRODUCER, batch, deliver, with_headers, with_id
 from tests.unit.ingest.streams import INBOX, Stream, stream_on
@@ -112,9 +115,21 @@ async def test_an_expected_sequence_does_not_count_what_is_refused(tmp_path: Pat
 @on_loop
 async def test_another_schema_holds_at_once(tmp_path: Path) -> None:
     stream = refusing(tmp_path)
+    stream.deliver((OTHER, b""), (FITS, b"_INBOX.b"))
     refuse(stream, "price string")
     stream.deliver((OTHER, b""), (FITS, b"_INBOX.b"))
-    assert stream.values() == [OTHER]
+    assert stream.values() == [FITS, OTHER]
+
+
+@on_loop
+async def test_records_are_restored_only_if_they_fit(tmp_path: Path) -> None:
+    stream = stream_on(tmp_path, restoring=True)
+    refuse(stream, "price double")
+    sent = batch(FITS, OTHER)
+    sent.stamp(0, 1, WallUs(1))
+    with pytest.raises(SchemaMismatchError, match="record 2 of 2"):
+        await Restores(lambda: WallUs(10**15)).restore(stream.replica, sent.to_bytes())
+    assert stream.values() == []
 
 
 @pytest.mark.skipif(compiled is None, reason="the decoder is not compiled here")
