@@ -190,6 +190,17 @@ def test_what_another_table_has_taken_over_stays(scene: Scene) -> None:
     assert new.objects(found.location) == scene.table.objects(scene.location)
     new.check_is_ours(found.location)
     before = scene.names()
+    added = scene.upload("later")
+    location = new.append(found.location, added, lambda *_: None)
+    assert [each.end for each in new.objects(location)] == [10, 20, 30]
+    written = scene.names() - before - {added.name}
+    assert all(each.startswith("c/9-1/metadata/") for each in written), "by its own stream's sweep"
+    own = Sweeper(new, scene.store, GRACE_US)
+    for at in (0, GRACE_US, 2 * GRACE_US):
+        own.sweep(own.listed(), location, MonotonicUs(at))
+    assert new.reached(location) <= scene.names()
+    trimmed, start = new.trim(location, 10)
+    assert (start, [each.begin for each in new.objects(trimmed)]) == (10, [10, 20])
     sweeper = FolderSweeper(scene.store, "c", GRACE_US)
     scene.store.put("c/8-1/adopted/x", b"")
     for at in (0, GRACE_US):
