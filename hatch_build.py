@@ -54,6 +54,10 @@ class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
             if platform or os.environ.get("JETSTREAM_REQUIRE_COMPILED"):
                 raise
             print(f"nothing is compiled, plain Python is used: {error}", file=sys.stderr)
+            for name in MODULES:  # Those of an earlier build may do something else than the source.
+                source = Path(self.root, "src", *name.split("."))
+                for earlier in source.parent.glob(f"{source.name}.*.so"):
+                    earlier.unlink()
             return
         build_data["artifacts"] += [str(path.relative_to(self.root)) for path in built]
         build_data["pure_python"] = False

@@ -127,7 +127,10 @@ def compile_again(made: Made) -> None:
     command = [*PIP, "--no-deps", "--editable", "."]
     run("compiling", [command], "the package could not be built.")
     write_stamp(made.extras)
-    say("compiled", is_last=True)
+    if compiled_from().endswith("pure"):
+        say("could not compile: .venv/bin/pip install -v --no-deps -e . says why", is_last=True)
+    else:
+        say("compiled", is_last=True)
 
 
 def check_ensurepip() -> None:
