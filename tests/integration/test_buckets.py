@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client as NatsClient
 from nats.js import JetStreamContext
-from nats.js.api import KeyValueConfig, StorageType
+from nats.js.api import KeyValueConfig
 from nats.js.errors import (
     APIError,
     BucketNotFoundError,
@@ -204,7 +204,6 @@ async def test_streams_are_created_altered_purged_and_deleted(
         {"max_msgs_per_subject": 5},
         {"max_msgs_per_subject": 1, "max_age": 10**9},
         {"max_msgs_per_subject": 1, "max_bytes": 1000},
-        {"storage": "memory"},
         {"retention": "workqueue"},
         {"subjects": ["refused.a", "refused.b"]},
         {"sources": [{"name": "other"}]},
@@ -240,7 +239,7 @@ async def test_nats_py_is_told_of_a_history_that_we_do_not_keep(
     server: ServerProcess, hub: LeafServer
 ) -> None:
     async with asking(hub) as (_, js):
-        for wanted in ({"history": 3}, {"ttl": 5}, {"storage": StorageType.MEMORY}):
+        for wanted in ({"history": 3}, {"ttl": 5}):
             with pytest.raises(APIError) as refused:
                 await js.create_key_value(config=KeyValueConfig(bucket="more", **wanted))
             assert refused.value.err_code == 10052

@@ -28,6 +28,7 @@ WORDED: Final = {
     10052: "why we do not have it, or that a subject is not one",
     10057: "that single messages are never deleted",
     10058: "what is different",
+    10060: "which stream was expected, and which it is",
     10074: "how many nodes there are",
     10095: "the words of another parser of numbers",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
+from jetstream_protocol.errors import InvalidRequestError, WrongStreamError
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.stream.admission import admit
 
@@ -67,7 +67,7 @@ def test_one_refused_message_leaves_the_others_where_they_belong() -> None:
     assert admitted.early == {0: b"r0", 1: b"r2"}
     assert admitted.replies == [b"", b"", b"r3"]
     assert [(reply, type(error)) for reply, error, _ in admitted.refused] == [
-        (b"r1", PreconditionFailedError)
+        (b"r1", WrongStreamError)
     ]
 
 

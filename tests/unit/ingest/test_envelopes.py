@@ -11,7 +11,7 @@ from tests.support.loops import on_loop
 from tests.unit.ingest.arriving import SUBJECT, batch, deliver, produced, with_headers
 from tests.unit.ingest.streams import INBOX, stream_on
 
-INVALID, UNSUPPORTED, WRONG_SEQUENCE = 10003, 20001, 10071
+INVALID, UNSUPPORTED, WRONG_STREAM = 10003, 20001, 10060
 
 
 @on_loop
@@ -139,7 +139,7 @@ async def test_level_leader_is_answered_at_once(tmp_path: Path) -> None:
         ({}, b"X: y", b"Jetstream-Ack: none", UNSUPPORTED),
         ({}, b"Nats-TTL: 1", b"", UNSUPPORTED),
         ({}, b"Jetstream-Tombstone: true", b"", INVALID),
-        ({"correlation": b"c"}, b"Nats-Expected-Stream: other", b"", WRONG_SEQUENCE),
+        ({"correlation": b"c"}, b"Nats-Expected-Stream: other", b"", WRONG_STREAM),
     ],
 )
 def test_nothing_is_said_twice_or_where_it_is_not_heard(
