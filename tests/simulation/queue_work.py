@@ -73,8 +73,12 @@ class Queues:
         self.all: list[QueueReader] = []
         self.leader: QueueLeader | None = None
         self.led_since = 0
+        self.is_calm = False
+        """No call is ever lost or slow."""
 
     def begins(self) -> None:
+        network = self.clients.network
+        self.is_calm = not (network.loss or network.slow)
         if self.is_there:
             self._lead()
             self._append()
@@ -140,10 +144,8 @@ class Queues:
     def handed_out(self, reader: QueueReader, message: AsyncQueueMessage) -> None:
         offset = message.offset
         self.require(message.value == self.records[offset], "a message has changed")
-        network = self.clients.network
-        is_calm = not (network.loss or network.slow)
         led_since = self.led_since + ON_ITS_WAY_US  # What an earlier leader has sent counts not.
-        if not is_calm or reader.was_frozen or reader.came_at(offset) <= led_since:
+        if not self.is_calm or reader.was_frozen or reader.came_at(offset) <= led_since:
             return
         for other in self.all:
             if other is not reader and other.lives and not other.was_frozen:
