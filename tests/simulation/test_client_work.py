@@ -270,9 +270,9 @@ MUTANTS = [
     Mutant(a_commit_follows_any_other, 12, "alone: who was replaced commits"),
     Mutant(a_reader_is_done_with_what_it_has_begun, 4, "alone: records .* are passed over"),
     Mutant(what_failed_is_committed, 4, "are passed over"),
-    Mutant(a_processing_is_done_with_what_it_has_read, 6, "are passed over"),
+    Mutant(a_processing_is_done_with_what_it_has_read, 20, "are passed over"),
     Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),
-    Mutant(any_heartbeat_releases, 43, TWO_READ),
+    Mutant(any_heartbeat_releases, 54, TWO_READ),
     Mutant(what_it_left_before_it_began_again_counts_for_nothing, 9910192, "are passed over"),
     Mutant(a_commit_waits_for_the_calls_before_it, 182, "has closed its client"),
     Mutant(what_was_doubtful_was_refused, 7, "was refused, and is stored"),
@@ -288,7 +288,7 @@ MUTANTS = [
     Mutant(a_follow_is_read_wherever_it_stands, 11, "goes on at|passed over"),
     Mutant(a_dead_letter_of_a_queue_is_not_waited_for, 1, "is ended"),
     Mutant(what_waits_in_a_reader_is_not_extended, 31, "which waits in"),
-    Mutant(an_ack_is_answered_before_it_is_kept, 1, "comes again, and was done"),
+    Mutant(an_ack_is_answered_before_it_is_kept, 25, "comes again, and was done"),
     Mutant(what_the_leader_does_not_know_was_heard, 25, "comes again, and was done"),
 ]
 
