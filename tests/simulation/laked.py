@@ -192,7 +192,8 @@ class LakedChecker(Checker):
         if at != lake.end and lake.end > self._purged_below:
             raise Violation(f"the lake's mark is {lake}; its objects end at {at}")
         if lake.start > max(before.lake.start, self._purged_below) and before.lake.version:
-            self._check_aged(before.lake.start, lake.start)
+            # What the log has lost after the lake's end was never in it.
+            self._check_aged(before.lake.start, min(lake.start, before.lake.end))
 
     def objects(self, location: str) -> tuple[Stored, ...]:
         if location not in self._store.objects:
