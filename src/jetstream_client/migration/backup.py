@@ -276,13 +276,8 @@ class BackupRun(ABC):
         state is damaged, MessageTooLargeError if it cannot be restored."""
 
     @abstractmethod
-    def go_on(self, gone_below: int) -> None:
-        """Make room after what was found, and note below which offset tombstones were gone before
-        anything was copied."""
-
-    @abstractmethod
-    def append(self, data: bytes) -> None:
-        """Whole batches, whose CRCs were checked."""
+    def _append(self, header: BatchHeader, batch: bytes) -> None:
+        """Write one batch."""
 
     @abstractmethod
     def close(self) -> None:
@@ -300,6 +295,23 @@ class BackupRun(ABC):
     def is_empty(self) -> bool:
         """After `find`: no run has ended, and none has left a whole batch."""
         return not self._done and not self.manifest.is_restorable
+
+    def go_on(self, gone_below: int) -> None:
+        """Make room after what was found, and note below which offset tombstones were gone before
+        anything was copied."""
+        if self.is_empty:
+            self._write(replace(self.manifest, tombstones_gone_below=gone_below))
+
+    def append(self, data: bytes) -> None:
+        """Whole batches, whose CRCs were checked."""
+        position = 0
+        while position < len(data):
+            header = decode_header(data, position)
+            check_restorable(data, position)
+            batch = data[position : position + header.length]
+            self._append(header, batch)
+            self._note(header, batch)
+            position += header.length
 
     def begin_at(self, offset: int) -> None:
         """Set the first offset of an empty backup; `go_on` writes it to the manifest."""
@@ -389,21 +401,14 @@ class _Files(BackupRun):
                 os.fsync(file.fileno())
         if not (self.folder / MANIFEST).exists():
             sync_folder(self.folder.parent)
-        if self.is_empty:
-            self._write(replace(self.manifest, tombstones_gone_below=gone_below))
+        super().go_on(gone_below)
 
-    def append(self, data: bytes) -> None:
-        position = 0
-        while position < len(data):
-            header = decode_header(data, position)
-            check_restorable(data, position)
-            if self._file is None or self._file.tell() + header.length > FILE_BYTES:
-                self._close_file()
-                path = self.folder / f"{header.base_offset:020}.log"
-                self._file = open(path, "xb", opener=_private)  # noqa: SIM115  _close_file does
-            self._file.write(data[position : position + header.length])
-            self._note(header, data[position : position + header.length])
-            position += header.length
+    def _append(self, header: BatchHeader, batch: bytes) -> None:
+        if self._file is None or self._file.tell() + header.length > FILE_BYTES:
+            self._close_file()
+            path = self.folder / f"{header.base_offset:020}.log"
+            self._file = open(path, "xb", opener=_private)  # noqa: SIM115  _close_file does
+        self._file.write(batch)
 
     def _close_file(self) -> None:
         if self._file is None:

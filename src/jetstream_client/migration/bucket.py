@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -36,7 +35,7 @@ from jetstream_client.migration.backup import (
 from jetstream_client.migration.manifest import BackupFile, Manifest
 from jetstream_client.migration.restore_writer import check_restorable
 from jetstream_client.values.types import StreamDescription, StreamLike
-from jetstream_protocol.batch import BatchHeader, crc32c, decode_header
+from jetstream_protocol.batch import BatchHeader, crc32c
 from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -203,23 +202,12 @@ class BucketRun(BackupRun):
             self._note(header, batch)
         self._add(name, data)
 
-    def go_on(self, gone_below: int) -> None:
-        if self.is_empty:
-            self._write(replace(self.manifest, tombstones_gone_below=gone_below))
-
-    def append(self, data: bytes) -> None:
-        position = 0
-        while position < len(data):
-            header = decode_header(data, position)
-            check_restorable(data, position)
-            if self._buffer and len(self._buffer) + header.length > OBJECT_BYTES:
-                self._close_file()
-            if not self._buffer:
-                self._begin = header.base_offset
-            batch = data[position : position + header.length]
-            self._buffer += batch
-            self._note(header, batch)
-            position += header.length
+    def _append(self, header: BatchHeader, batch: bytes) -> None:
+        if self._buffer and len(self._buffer) + header.length > OBJECT_BYTES:
+            self._close_file()
+        if not self._buffer:
+            self._begin = header.base_offset
+        self._buffer += batch
 
     def _close_file(self) -> None:
         if not self._buffer:
