@@ -16,6 +16,11 @@ def folder_of(cluster_id: str, stream_id: int, created_at_us: int) -> str:
     return f"{cluster_id}/{stream_id}-{created_at_us}"
 
 
+def owner_properties(cluster_id: str, stream_id: int) -> dict[str, str]:
+    """The properties by which a table says of which stream it is. A sweep compares them."""
+    return {"jetstream.cluster-id": cluster_id, "jetstream.stream-id": str(stream_id)}
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """path, position, length: of the batches of [begin, end), in a file that does not change.

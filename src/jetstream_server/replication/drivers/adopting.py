@@ -19,7 +19,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import LeaderEpoch
 from jetstream_server.lake.stores import StoreOptions
-from jetstream_server.lake.tasks import AdoptTask, folder_of
+from jetstream_server.lake.tasks import AdoptTask, folder_of, owner_properties
 from jetstream_server.metadata.state.commands import AdoptLake
 from jetstream_server.replication.drivers.uploading import Copier, Proposer
 from jetstream_server.replication.replica import Replica
@@ -54,8 +54,7 @@ class Adopting:
             url,
             os.getpid(),
             {
-                "jetstream.cluster-id": self._cluster_id,
-                "jetstream.stream-id": str(stream.id),
+                **owner_properties(self._cluster_id, stream.id),
                 "jetstream.stream": stream.full_name,
             },
         )

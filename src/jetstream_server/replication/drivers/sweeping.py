@@ -20,7 +20,7 @@ from jetstream_protocol.types import LeaderEpoch, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.lake.stores import StoppableStore, Store
-from jetstream_server.lake.tasks import folder_of
+from jetstream_server.lake.tasks import folder_of, owner_properties
 from jetstream_server.metadata.state.commands import CommitLake
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers.uploading import Proposer
@@ -180,10 +180,7 @@ class Sweeping:
         from jetstream_server.lake.sweep import Sweeper
         from jetstream_server.lake.table import StreamTable
 
-        properties = {
-            "jetstream.cluster-id": self._cluster_id,
-            "jetstream.stream-id": str(stream.id),
-        }
+        properties = owner_properties(self._cluster_id, stream.id)
         folder = folder_of(self._cluster_id, stream.id, stream.created_at_us)
         table = StreamTable(self._store, self._store.url, folder, properties)
         return Sweeper(table, self._store, self._grace_us)

@@ -27,7 +27,14 @@ from jetstream_protocol.types import LeaderEpoch, MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
 from jetstream_server.lake.stores import StoreOptions
-from jetstream_server.lake.tasks import AdoptTask, MarkTask, Task, TrimTask, folder_of
+from jetstream_server.lake.tasks import (
+    AdoptTask,
+    MarkTask,
+    Task,
+    TrimTask,
+    folder_of,
+    owner_properties,
+)
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import CommitLake
@@ -296,8 +303,7 @@ class Uploading(RoleListener):
             bytes_per_second=self._options.bytes_per_second,
             parent=os.getpid(),
             properties={
-                "jetstream.cluster-id": self._cluster_id,
-                "jetstream.stream-id": str(stream.id),
+                **owner_properties(self._cluster_id, stream.id),
                 "jetstream.stream": stream.full_name,
             },
         )
