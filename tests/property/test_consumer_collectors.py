@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,6 +53,8 @@ class World:
         """Pulls that have ended, with what they had."""
         self.faults: list[str] = []
         self.numbers = 0
+        self.asked_by_nats = 0
+        """Messages that its pulls may still be sent."""
         config = ConsumerConfig(
             name="c", is_durable=True, ack_wait_us=10**12, max_ack_pending=OPEN_MAX
         )
@@ -106,6 +109,9 @@ class World:
             self.faults.append("NATS was sent what was collected")
         if not self.may_commit:
             self.faults.append("NATS was sent what its clients may not use")
+        self.asked_by_nats -= len(deliveries)
+        if self.asked_by_nats < 0:
+            self.faults.append("NATS was sent more than it asked for")
         for each in deliveries:
             if each.record.offset in self.unchecked:
                 self.faults.append("NATS got what nobody knows that it may read")
@@ -188,7 +194,9 @@ class World:
             self.give_back(offset)
 
     def nats(self) -> None:
-        self.consumer.pull(Pull(INBOX, self.random.randint(1, 3)))
+        pull = Pull(INBOX, self.random.choice([1, 3, 9]))
+        self.asked_by_nats += pull.left
+        self.consumer.pull(pull)
 
     def rights(self) -> None:
         self.may_read = self.random.random() < 0.6
@@ -304,6 +312,22 @@ class RunsPastCollectors(Consumer):
             self._collectors = kept
 
 
+class DeliversRunsBeyondTheBound(Consumer):
+    def _deliver_run(self, now_us: Any) -> bool:
+        kept = self.deliveries.config
+        self.deliveries.config = replace(kept, max_ack_pending=1000)
+        try:
+            return super()._deliver_run(now_us)
+        finally:
+            self.deliveries.config = kept
+
+
+class ServesARunTwice(Consumer):
+    def _deliver_run(self, now_us: Any) -> bool:
+        self.pulls.only_inbox_served = lambda *_: None  # type: ignore[method-assign]
+        return super()._deliver_run(now_us)
+
+
 class DeliversADoneOne(Consumer):
     def acknowledge(self, offset: int, then: Callable[[], None] | None) -> None:
         self.refuse(offset, 0, then)
@@ -312,7 +336,7 @@ class DeliversADoneOne(Consumer):
 MUTANTS = (
     WithdrawsNothing, KeepsThePull, ForgetsARefusal, AcknowledgesARefusal, FillsFullCollectors,
     AsksNoRightToUse, DoesNotCheckForNats, ServesNatsInTheSameTurn, RunsPastCollectors,
-    DeliversADoneOne,
+    DeliversADoneOne, DeliversRunsBeyondTheBound, ServesARunTwice,
 )  # fmt: skip
 
 
