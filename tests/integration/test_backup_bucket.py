@@ -198,3 +198,19 @@ def test_the_commands_take_a_bucket(
         missing = jetstream("stream", "restore", "s3://none/x", *at)
         assert missing.returncode
         assert SECRET not in missing.stderr
+
+
+@pytest.mark.parametrize(
+    "to",
+    ["s3:/b/x", "S3://b/x", "gs://b/x", "file://b/x", "file:///b?x", "s3://[b/x", "s3://b/x"],
+)
+def test_an_address_that_is_no_place_becomes_no_folder_here(
+    server: ServerProcess, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A typing error would leave the backup on the disk that it is to replace."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_CHECKSUM_ALGORITHM", "none")  # The last one is right otherwise.
+    for command in (("backup", "any", to), ("restore", to)):
+        ended = jetstream("stream", *command, "--server", server.grpc)
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert not list(tmp_path.iterdir())

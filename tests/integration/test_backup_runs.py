@@ -145,6 +145,21 @@ def restored(server: ServerProcess, client: Client, folder: Path, name: str) -> 
     return values(client, name)
 
 
+def test_a_stream_with_lake_is_restored_where_there_is_none(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    filled(client, "laked", [b"1", b"2"])
+    jetstream(server, "stream", "backup", "laked", str(tmp_path))
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    manifest["settings"] |= {"lake": True, "local_max_bytes": 1_000_000}
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    restoring = ("stream", "restore", str(tmp_path), "laked-copy", "--subject", "copy.laked")
+    assert "has no lake" in jetstream(server, *restoring, code=1)
+    jetstream(server, *restoring, "--without-lake")
+    assert values(client, "laked-copy") == [b"1", b"2"]
+    assert not client.describe_stream("laked-copy").lake
+
+
 def test_a_backup_that_is_refused_leaves_the_one_before_as_it_was(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:

@@ -58,7 +58,10 @@ class Bucket:
 
     def __init__(self, url: str, store: Any = None) -> None:
         """store: of obstore; None: it is opened by the URL. Raises InvalidRequestError."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")  # Brackets without an end.
         if parts.scheme != "s3" or not parts.netloc or parts.query or "@" in parts.netloc:
             raise InvalidRequestError("a bucket is named as s3://bucket/prefix")
         self._url = url.rstrip("/")
@@ -119,12 +122,8 @@ class Bucket:
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             raise FileExistsError from None
         except (exceptions.BaseError, OSError) as error:
-            text = " ".join(str(error).partition("\n\nDebug")[0].split())
-            for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-                if secret := os.environ.get(name):
-                    text = text.replace(secret, "…")
             # Not `from error`: it may show more than this.
-            raise UnavailableError(f"{self}: {text[:_REASON_LENGTH_MAX]}") from None
+            raise UnavailableError(f"{self}: {_shown(error)}") from None
 
     # A backup that can be restored (restore.py).
 
@@ -253,16 +252,29 @@ def back_up(
 
 def _opened(name: str) -> Any:
     try:
+        from obstore import exceptions
         from obstore.store import S3Store
     except ImportError:
         raise InvalidRequestError(f"a bucket needs: {install_command('lake')}") from None
     endpoint = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
-    return S3Store(
-        name,
-        client_options={
-            "timeout": timedelta(seconds=_SECONDS_MAX),
-            "connect_timeout": timedelta(seconds=5),
-            "allow_http": endpoint.startswith("http://"),
-        },
-        **({"endpoint": endpoint} if endpoint else {}),
-    )
+    try:
+        return S3Store(
+            name,
+            client_options={
+                "timeout": timedelta(seconds=_SECONDS_MAX),
+                "connect_timeout": timedelta(seconds=5),
+                "allow_http": endpoint.startswith("http://"),
+            },
+            **({"endpoint": endpoint} if endpoint else {}),
+        )
+    except (exceptions.BaseError, ValueError, TypeError) as error:
+        raise InvalidRequestError(f"the bucket cannot be used: {_shown(error)}") from None
+
+
+def _shown(error: Exception) -> str:
+    """What the store said, in one line, without credentials."""
+    text = " ".join(str(error).partition("\n\nDebug")[0].split())
+    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        if secret := os.environ.get(name):
+            text = text.replace(secret, "…")
+    return text[:_REASON_LENGTH_MAX]

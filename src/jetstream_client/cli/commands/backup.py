@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import typer
 
@@ -24,8 +25,11 @@ from jetstream_client.migration.restore import restore as restore_stream
 from jetstream_client.publishing.keyed_group import check_whole
 from jetstream_client.values.types import StreamLike
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.settings import STREAM_SETTINGS
 
 PARQUET = ".parquet"
+_OF_LAKE = ("lake", "local_max_age", "local_max_bytes")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*:/{1,2}", re.ASCII | re.IGNORECASE)
 
 
 @common_options(patience=True)
@@ -83,13 +87,19 @@ def backup(
 
 
 def _place_of(text: str) -> Place:
+    """Raises InvalidRequestError for the address of what is no place for a backup: as the name of a
+    folder, it would be one on this machine."""
+    if not _ADDRESS.match(text):
+        return Path(text)
     if text.startswith("s3://"):
         if text.endswith(PARQUET):
             raise InvalidRequestError("a Parquet file is written to a disk: say where, or a prefix")
         return Bucket(text)
-    if text.startswith("file://"):
-        return Path(unquote(urlsplit(text).path))
-    return Path(text)
+    if text.startswith("file:///") and not set(text) & set("?#"):
+        return Path(unquote(text[len("file://") :]))
+    raise InvalidRequestError(
+        f"{text!r} is no place for backups: say a folder, file:///folder or s3://bucket/prefix"
+    )
 
 
 def _is_parquet(place: Place) -> bool:
@@ -131,6 +141,10 @@ def restore(
     observers: Annotated[
         int | None, typer.Option(min=0, help="Number of observers. Default: as many as before.")
     ] = None,
+    without_lake: Annotated[
+        bool,
+        typer.Option("--without-lake", help="Do not use the lake, if the old stream did."),
+    ] = False,
 ) -> None:
     """Make a stream of a backup.
 
@@ -152,6 +166,8 @@ def restore(
         changed["min_insync_replicas"] = None
     if observers is not None:
         changed["observers"] = observers or None
+    if without_lake:
+        changed |= {each.name: each.default for each in STREAM_SETTINGS if each.name in _OF_LAKE}
     place = _place_of(from_)
     if isinstance(place, Path) and not place.exists():
         raise InvalidRequestError(f"there is no {from_}")
