@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from jetstream_server.lake.objects import Group, LakeObjects
 
 THREADS = 2
+FULL_DISK_BYTES = 32 * 1024 * 1024
+"""What may be kept in any case: a group has 8 MiB, or one batch."""
 IN_USE_US = 60_000_000
 """A file stays so long after its last use: an answer with a slice of it may wait to be sent."""
 
@@ -61,13 +65,20 @@ class LakeReader:
     """Belongs to the event loop. Call `close`."""
 
     def __init__(
-        self, store: Store, folder: str, cache_bytes: int, monotonic_clock: MonotonicClock
+        self,
+        store: Store,
+        folder: str,
+        cache_bytes: int,
+        monotonic_clock: MonotonicClock,
+        spare_bytes: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
-        """folder: for files that this reader makes; what is in it is removed."""
+        """folder: for files that this reader makes; what is in it is removed. spare_bytes: free on
+        the disk beyond its reserve; may be negative."""
         self._store = store = StoppableStore(store)
         self._url = store.url
         self._folder = folder
         self._cache_bytes = cache_bytes
+        self._spare_bytes = spare_bytes
         self._clock = monotonic_clock
         self._kept: dict[_Key, _Kept] = {}
         self._bases: dict[int, list[int]] = {}
@@ -208,11 +219,20 @@ class LakeReader:
         bases = self._bases.setdefault(stream_id, [])
         bases.insert(bisect_right(bases, kept.base), kept.base)
 
+    def give_back(self) -> None:
+        """Remove what nobody uses and the disk has no room for. Called while the disk is full."""
+        with suppress(UnavailableError):
+            self._make_room(0)
+
     def _make_room(self, length: int) -> None:
-        """Remove what was not used for longest. Raises UnavailableError if all of it is in use."""
-        now_us = self._clock()
+        """Remove what was not used for longest. Raises UnavailableError if all of it is in use.
+
+        **safety** Readers of old records do not fill the disk: appends would be refused.
+        """
+        now_us, room = self._clock(), self.kept_bytes + self._spare_bytes() // 2
+        bytes_max = min(self._cache_bytes, max(room, FULL_DISK_BYTES))
         for key, kept in sorted(self._kept.items(), key=lambda item: item[1].used_us):
-            if self.kept_bytes + length <= self._cache_bytes or now_us - kept.used_us < IN_USE_US:
+            if self.kept_bytes + length <= bytes_max or now_us - kept.used_us < IN_USE_US:
                 break
             del self._kept[key]
             self._bases[key[0]].remove(key[1])
@@ -220,8 +240,9 @@ class LakeReader:
                 del self._bases[key[0]]
             self.kept_bytes -= kept.length
             Path(kept.path).unlink(missing_ok=True)
-        if self.kept_bytes and self.kept_bytes + length > self._cache_bytes:
-            raise UnavailableError("lake.cache_bytes is used up by other readers; try again")
+        if self.kept_bytes and self.kept_bytes + length > bytes_max:
+            used = "lake.cache_bytes is" if bytes_max == self._cache_bytes else "the disk's room is"
+            raise UnavailableError(f"{used} used up by other readers; try again")
 
     # In the threads.
 

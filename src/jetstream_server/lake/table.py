@@ -309,9 +309,10 @@ class StreamTable:
         return f"{self.url.rstrip('/')}/{name}"
 
     def name_of(self, url: str) -> str:
-        """Raises ValueError for what is not of this store: a table that was moved."""
+        """Raises ValueError for what is not of this store: a table that was moved, or that somebody
+        has made to have other files read."""
         prefix = self.url_of("")
-        if not url.startswith(prefix):
+        if not url.startswith(prefix) or ".." in url.split("/"):
             raise ValueError(f"{url} is not in the store {self.url}")
         return url[len(prefix) :]
 

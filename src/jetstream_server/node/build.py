@@ -46,7 +46,6 @@ from jetstream_server.node.catching_up import CatchingUp
 from jetstream_server.node.config import (
     PORTS,
     Config,
-    LakeConfig,
     NodeConfig,
     SecurityConfig,
     split_address,
@@ -280,17 +279,19 @@ def _settings(start: Start, certificates: Certificates | None, keys: Keys | None
         security_enabled=config.security.enabled,
         quotas=_quotas(config.security),
         batch_bytes_max=config.ingest.batch_bytes_max,
-        lake=_lake_options(config.lake),
+        lake=_lake_options(config),
     )
 
 
-def _lake_options(config: LakeConfig) -> LakeOptions | None:
-    if not config.url:
+def _lake_options(config: Config) -> LakeOptions | None:
+    lake = config.lake
+    if not lake.url:
         return None
-    store = StoreOptions(config.url, config.endpoint, config.region, config.credentials_file)
+    store = StoreOptions(lake.url, lake.endpoint, lake.region, lake.credentials_file)
     return LakeOptions(
-        store, config.upload_bytes_per_second, config.timeout, config.cache_bytes, config.grace
-    )
+        store, lake.upload_bytes_per_second, lake.timeout, lake.cache_bytes, lake.grace,
+        config.log.disk_reserve_bytes,
+    )  # fmt: skip
 
 
 def _quotas(config: SecurityConfig) -> Quotas:

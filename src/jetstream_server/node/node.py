@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
@@ -48,6 +49,7 @@ from jetstream_server.replication.drivers.activity_recorder import ActivityRecor
 from jetstream_server.replication.drivers.adopting import Adopting
 from jetstream_server.replication.drivers.compaction import Compaction
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
+from jetstream_server.replication.drivers.disk_reserve import free_bytes
 from jetstream_server.replication.drivers.fetcher_manager import FetcherManager
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.drivers.healing import Healing
@@ -373,15 +375,7 @@ class NodeStart:
             self.membership.lease_held, self.access, monotonic_clock=clocks.monotonic
         )
         if settings.lake is not None:
-            fetches.lake = self._until_stop(
-                LakeReader(
-                    LazyStore(settings.lake.store),
-                    f"{self._environment.folder}/lake_cache",
-                    settings.lake.cache_bytes,
-                    clocks.monotonic,
-                ),
-                LAKE_SECONDS,
-            )
+            fetches.lake = self._make_lake_reader(settings.lake, replicas)
         stream_access = StreamAccess(self.access, self.metadata.registry)
         bytes_max = self._settings.batch_bytes_max
         produces = Produces(replicas, stream_access, ingest.produce, bytes_max)
@@ -517,6 +511,22 @@ class NodeStart:
             wall_clock=self._environment.clocks.wall,
         )
         return self._until_stop(uploading, LAKE_SECONDS)
+
+    def _make_lake_reader(self, options: LakeOptions, replicas: ReplicaManager) -> LakeReader:
+        folder = self._environment.folder
+
+        def spare_bytes() -> int:
+            return (free_bytes(Path(folder)) or 0) - options.disk_reserve_bytes
+
+        reader = LakeReader(
+            LazyStore(options.store),
+            f"{folder}/lake_cache",
+            options.cache_bytes,
+            self._environment.clocks.monotonic,
+            spare_bytes,
+        )
+        replicas.disk_is_full = reader.give_back
+        return self._until_stop(reader, LAKE_SECONDS)
 
     def _make_sweeping(self, uploading: Uploading, identity: NodeIdentity) -> Sweeping:
         options = self._settings.lake

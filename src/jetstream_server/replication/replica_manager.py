@@ -103,6 +103,8 @@ class ReplicaManager:
         self._is_closed = False
         self.index_wanted: Callable[[Replica], None] = lambda replica: None
         """Called for a replica whose index of subjects must be brought up to date."""
+        self.disk_is_full: Callable[[], None] = lambda: None
+        """Called again and again while it is."""
         self.gone = Counters()
         """Counters of replicas that are gone: with them, sums over all replicas never fall."""
 
@@ -119,6 +121,8 @@ class ReplicaManager:
     def refuse_appends(self, reason: str) -> None:
         """Refuse all appends from now on, with this reason; "": accept them again."""
         self._services.full_reason = reason
+        if reason:
+            self.disk_is_full()
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())

@@ -13,6 +13,7 @@ pytest.importorskip("pyiceberg")
 from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake import parquet_object
+from jetstream_server.lake import reader as reader_module
 from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.lake.reader import IN_USE_US, LakeReader
 from jetstream_server.lake.table import StoredObject, StreamTable
@@ -60,8 +61,13 @@ class Ground:
             self.store.put(name, encoded.data)
             added = StoredObject(name, len(encoded.data), encoded.facts)
             self.location = self.table.append(self.location, added, lambda *_: None)
+        self.spare_bytes = 1 << 40
         self.reader = LakeReader(
-            self.store, str(folder / "cache"), cache_bytes, lambda: MonotonicUs(self.now_us)
+            self.store,
+            str(folder / "cache"),
+            cache_bytes,
+            lambda: MonotonicUs(self.now_us),
+            lambda: self.spare_bytes,
         )
 
     async def load(self, offset: int) -> JetstreamError | None:
@@ -172,6 +178,30 @@ async def test_the_cache_is_bounded_and_keeps_what_is_in_use(
     again = LakeReader(ground.store, str(tmp_path / "cache"), 1, lambda: MonotonicUs(0))
     assert not list((tmp_path / "cache").iterdir()), "what an earlier run has kept is removed"
     await again.close()
+
+
+@on_loop
+async def test_readers_of_old_records_do_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_object, "GROUP_BYTES_MAX", 100_000)
+    monkeypatch.setattr(reader_module, "FULL_DISK_BYTES", 150_000)
+    ground = Ground(tmp_path, bytes(10_000))
+    ground.spare_bytes = 150_000
+    first = await ground.read(0)
+    assert isinstance(await ground.load(15), UnavailableError), "a half of the room is for others"
+    ground.spare_bytes = 1 << 30
+    second = await ground.read(15)
+    ground.spare_bytes = -150_000
+    ground.reader.give_back()
+    assert ground.reader.kept_bytes > 150_000, "it is in use"
+    ground.now_us += IN_USE_US
+    ground.reader.give_back()
+    assert ground.reader.kept_bytes == second.length
+    assert not Path(first.path).exists()
+    ground.reader.give_back()
+    assert Path(second.path).exists(), "a full disk has room for what is read just now"
+    await ground.reader.close()
 
 
 @on_loop

@@ -83,13 +83,15 @@ class UploadCounters:
 @dataclass(frozen=True, slots=True)
 class LakeOptions:
     """Where the lake is, how many bytes a second are copied there, how long one object may take,
-    how much of what is read from it is kept, and how long what no table needs stays."""
+    how much of what is read from it is kept, how long what no table needs stays, and how
+    much of the disk is not for it."""
 
     store: StoreOptions
     bytes_per_second: int
     timeout_seconds: float
     cache_bytes: int
     grace_seconds: float = 86_400
+    disk_reserve_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
