@@ -38,6 +38,7 @@ HEADERS = (
     b"Connection: upgrade\r\nUpgrade: websocket", b"Connection: upgrade\r\nUpgrade: h2c",
     b"Connection: keep-alive", b"Connection: close", b"Range: bytes=0-,0-,0-", b": nothing",
     b" folded", b"X: " + b"v" * 8_000, b"Accept-Encoding: gzip", b"Content-Encoding: gzip",
+    b"Idempotency-Key: \xff\xfe", b"Accept: text/event-stream", b"Last-Event-ID: 3",
     b"X" * 9_000 + b": y", b"Cookie: " + b"a=b;" * 1_000, b"no colon at all", b"X: \x7f\xff",
 )  # fmt: skip
 
@@ -47,7 +48,8 @@ class HttpAttack(Attack):
         return (
             self.noise, self.odd_requests, self.odd_requests, self.mutated_requests,
             self.half_requests, self.endless_headers, self.endless_body, self.pipelined,
-            self.unread, self.other_protocol, self.many_connections,
+            self.unread, self.other_protocol, self.many_connections, self.followers,
+            self.publishes, self.half_bodies,
         )  # fmt: skip
 
     def request(self, random: Random) -> bytes:
@@ -101,6 +103,59 @@ class HttpAttack(Attack):
             sock.sendall(b"10000\r\n" + bytes(65_536) + b"\r\n")
         drain(sock, seconds=0.1)
         leave(random, sock)
+
+    def followers(self, random: Random) -> None:
+        """Readers of events: some read for a moment, most read nothing, and stay."""
+        head = b"Host: 127.0.0.1\r\nAccept: text/event-stream\r\n" + self._sign_in
+        for _ in range(random.choice((1, 30, 100))):
+            name = random.choice((self.target.control, self.target.bulk, *self.target.victims))
+            path = f"/v1/streams/{name}/records?from={random.choice(('earliest', 'latest'))}"
+            sock = connect(self.target.http, receive_buffer=random.choice((0, 4096)))
+            sock.sendall(b"GET %b HTTP/1.1\r\n%b\r\n" % (path.encode(), head))
+            if random.random() < 0.3:
+                drain(sock, seconds=0.05)
+            if random.random() < 0.7:
+                self.linger(random, sock)
+            else:
+                leave(random, sock)
+
+    def publishes(self, random: Random) -> None:
+        """Records, mostly such as no honest program sends."""
+        sock = connect(self.target.http)
+        for _ in range(random.randrange(1, 20)):
+            line = b'{"value": "a", "headers": {"a": "b"}}\n'
+            line = mutated(random, line) if random.random() < 0.5 else line
+            body = random.choice((line, line * 200, noise(random, 5_000), b"[" * 90_000, b""))
+            sock.sendall(self._publish(random, len(body)) + body)
+        drain(sock, seconds=0.1)
+        leave(random, sock)
+
+    def half_bodies(self, random: Random) -> None:
+        """The beginnings of long bodies, which take room until they are given up."""
+        for _ in range(random.choice((1, 20, 60))):
+            sock = connect(self.target.http)
+            sock.sendall(self._publish(random, random.choice((100, 1 << 20, 2**40))) + bytes(50))
+            self.linger(random, sock)
+
+    def _publish(self, random: Random, length: int) -> bytes:
+        name = random.choice(self.target.victims)
+        kind = random.choice((b"application/json", b"application/x-ndjson", b"text/plain", b"\xff"))
+        more = random.choice((b"", b"Idempotency-Key: \xff\x80\r\n", b"Expect: 100-continue\r\n"))
+        return b"".join(
+            (
+                f"POST /v1/streams/{name}/records?subject={name}.x HTTP/1.1\r\n".encode(),
+                b"Host: 127.0.0.1\r\nContent-Type: %b\r\n" % kind,
+                b"Content-Length: %d\r\n" % length,
+                more,
+                self._sign_in,
+                b"\r\n",
+            )
+        )
+
+    @property
+    def _sign_in(self) -> bytes:
+        token = self.target.token
+        return b"Authorization: Bearer %b\r\n" % token.encode() if token else b""
 
     def pipelined(self, random: Random) -> None:
         sock = connect(self.target.http)

@@ -291,7 +291,7 @@ def test_a_body_that_is_not_json_is_one_value(
     server: ServerProcess, client: Client, name: str
 ) -> None:
     client.create_stream(name, name)  # Its only subject need not be said.
-    once = {"Idempotency-Key": "order-7"}
+    once = {"Idempotency-Key": "order-\xff"}  # No text in UTF-8.
     for is_repeated in (False, True):
         stored = post(server.http, name, b"one", "text/plain", key="k", headers=once)
         assert stored == {"offset": 0, "count": 1, "duplicate": is_repeated}

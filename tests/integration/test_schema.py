@@ -20,6 +20,7 @@ from jetstream_client import (
 from jetstream_client.cli import interrupts
 from jetstream_client.cli.main import run as run_command
 from jetstream_client.reading.arrow import SCHEMA
+from jetstream_client.reading.schema_sources import from_json_schema
 from jetstream_client.values.types import Via
 from tests.support.server import ServerProcess
 
@@ -169,6 +170,20 @@ def test_a_schema_is_made_of_records_or_of_json_schema(jetstream: Run, tmp_path:
     file.write_text(json.dumps({"type": "object", "properties": properties, "required": ["id"]}))
     found = json.loads(jetstream("schema", "diff", "plain", "--from", str(file), "--json"))
     assert found["changes"] == ["+ id bigint not null", "+ at date"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type": 5}', '{"type": [5]}', "[]", "null", "nonsense",
+        '{"type": "object", "properties": []}',
+        '{"type": "object", "properties": {"a": {"type": 5}}}',
+        '{"type": "object", "properties": {"a": true}, "required": 5}',
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_json_schema_of_an_object_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        from_json_schema(text)
 
 
 def test_check_counts_what_fits(jetstream: Run) -> None:

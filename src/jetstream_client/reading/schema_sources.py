@@ -54,7 +54,7 @@ def _type_of(found: Any, where: str, depth: int) -> Type:
             raise InvalidRequestError(f"{where} has {word}, which columns cannot follow")
     kinds = found.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    kinds = [each for each in kinds or () if each != "null"]
+    kinds = [each for each in kinds if each != "null"] if isinstance(kinds, list) else []
     kind = kinds[0] if len(kinds) == 1 else None
     if kind == "string":
         if found.get("contentEncoding") == "base64":

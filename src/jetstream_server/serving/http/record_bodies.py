@@ -51,8 +51,10 @@ def batch_of(
 
 
 def producer_of(idempotency_key: str) -> int:
-    """A producer id: the same one for the same key, never 0."""
-    digest = blake2b(idempotency_key.encode(), digest_size=8, person=b"http-produce").digest()
+    """A producer id: the same one for the same key, never 0. A key may be any bytes."""
+    digest = blake2b(
+        idempotency_key.encode("utf-8", "surrogateescape"), digest_size=8, person=b"http-produce"
+    ).digest()
     return int.from_bytes(digest, "little") >> 1 | 1
 
 
