@@ -1,6 +1,8 @@
 """A client of the JetStream API on a raw socket: it reads a stream as client libraries do.
 
-``--batch 0``  a consumer that pushes, without acknowledgements: read_jetstream.py
+``--batch 0``  a consumer that pushes, without acknowledgements: read_jetstream.py. With --consumers
+               so many of these, which begin at the end: then the messages are published, of
+               which each gets its part of --messages.
 else           a durable consumer, of which batches are asked for. Each message is acknowledged. The
                next batch is asked for when less than half of one is on its way, as client libraries
                do; with batches of one, when it was acknowledged.
@@ -15,11 +17,19 @@ import argparse
 import json
 import secrets
 
+from benchmarks.jetstream_peer import SUBJECT
 from benchmarks.nats_socket import NatsSocket
 from benchmarks.read_jetstream import OrderedReader, Reader, Times, create_consumer, read
 
 EXPIRES_NS = 30_000_000_000
 _INBOX = b"_INBOX.benchmark.pull"
+
+
+class ManyReaders(OrderedReader):
+    """What many consumers push to one client. Only each by itself is in order."""
+
+    def _check_order(self, first_line: bytes, last_line: bytes, count: int) -> None:
+        pass
 
 
 class PullReader:
@@ -85,6 +95,19 @@ def _pull(options: argparse.Namespace, control: NatsSocket, client: NatsSocket) 
     return reader
 
 
+def _many(options: argparse.Namespace, control: NatsSocket, client: NatsSocket) -> ManyReaders:
+    inbox = f"_INBOX.{secrets.token_hex(8)}"
+    client.subscribe(f"{inbox}.*", 1)
+    for number in range(options.consumers):
+        create_consumer(control, options.stream, f"{inbox}.{number}", "new", options.api)
+    return ManyReaders(client)
+
+
+def _publish(options: argparse.Namespace, control: NatsSocket) -> None:
+    message = b"PUB %b %d\r\n%b\r\n" % (SUBJECT.encode(), options.size, b"x" * options.size)
+    control.socket.sendall(message * -(-options.messages // options.consumers))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--port", type=int, required=True)
@@ -92,6 +115,8 @@ def main() -> None:
     parser.add_argument("--stream", required=True)
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--batch", type=int, default=0, help="0: ordered")
+    parser.add_argument("--consumers", type=int, default=1)
+    parser.add_argument("--size", type=int, default=128, help="of what many are sent")
     options = parser.parse_args()
     with (
         NatsSocket("127.0.0.1", options.port) as control,
@@ -99,7 +124,11 @@ def main() -> None:
     ):
         begun = Times()
         reader: Reader
-        if options.batch:
+        if options.consumers > 1:
+            reader = _many(options, control, client)
+            begun = Times()
+            _publish(options, control)
+        elif options.batch:
             reader = _pull(options, control, client)
         else:
             inbox = f"_INBOX.{secrets.token_hex(8)}"

@@ -28,8 +28,12 @@ from benchmarks.usage import server_seconds
 from jetstream_client import Client
 
 DOMAIN = "log"
-WAYS = {"ordered push": (0, 1), "pull of 500": (500, 1), "pull of 1": (1, 20)}
-"""The messages that are asked for at once, and how much shorter a run is."""
+WAYS = {
+    "ordered push": (0, 1, 1), "pull of 500": (500, 1, 1), "pull of 1": (1, 20, 1),
+    "push to 1,000": (0, 1, 1000),
+}  # fmt: skip
+"""The messages that are asked for at once, how much shorter a run is, and how many consumers get a
+message."""
 
 TITLE = "thousands of deliveries per second, medians"
 WAY = Column("way", lambda result: str(result["way"]))
@@ -68,11 +72,12 @@ def run(sizes: list[int], pairs: int, messages: int, progress: Progress) -> Repo
             for each in (port, peer_port):
                 _fill(each, size, messages)
             progress(f"{size} B: {messages:,} messages written to each side")
-            for way, (batch, shorter) in WAYS.items():
+            for way, (batch, shorter, consumers) in WAYS.items():
                 measured, count = Pairs(size), max(1, messages // shorter)
                 api = f"$JS.{DOMAIN}.API"
-                ours = partial(_read, port, api, this_server.STREAM, count, batch)
-                peer = partial(_read, peer_port, "$JS.API", jetstream_peer.STREAM, count, batch)
+                load = partial(_read, count, batch, consumers, size)
+                ours = partial(load, port, api, this_server.STREAM)
+                peer = partial(load, peer_port, "$JS.API", jetstream_peer.STREAM)
                 measured.measure(pairs, {"ours": ours, "peer": peer}, progress)
                 results.append({"way": way} | measured.result())
     return Report(
@@ -89,10 +94,13 @@ def _fill(port: int, size: int, messages: int) -> None:
     run_json("benchmarks.load", *arguments, "--messages", str(messages), "--warm-up", "0")
 
 
-def _read(port: int, api: str, stream: str, messages: int, batch: int) -> Run:
+def _read(
+    messages: int, batch: int, consumers: int, size: int, port: int, api: str, stream: str
+) -> Run:
     before = server_seconds()
     result = run_json(
         "benchmarks.consumer_load", "--port", str(port), "--api", api, "--stream", stream,
-        "--messages", str(messages), "--batch", str(batch),
+        "--messages", str(messages), "--batch", str(batch), "--consumers", str(consumers),
+        "--size", str(size),
     )  # fmt: skip
     return run_of(result, server_seconds().since(before))
