@@ -78,6 +78,12 @@ async def test_keys_are_put_read_updated_and_deleted(
         assert (await kv.get("empty")).revision == second + 1
         again = await kv.create("age", b"1")
         assert (await kv.get("age")).revision == again
+        async with client_of(hub.url) as client:
+            for more, wrong in (({"keep": 1}, None), ({}, 10110)):
+                body = {"filter": "$KV.life.age"} | more
+                purged = await answer(client, "STREAM.PURGE.KV_life", body)
+                assert (purged.get("error", {}).get("err_code"), purged["purged"]) == (wrong, 0)
+        assert (await kv.get("age")).revision == again, "it was put since its deletion"
         await kv.purge("age")
         with pytest.raises(KeyNotFoundError):
             await kv.get("age")
@@ -190,7 +196,9 @@ async def test_streams_are_created_altered_purged_and_deleted(
         assert purged["purged"] == 5
         refused = await answer(client, "STREAM.PURGE.made", {"filter": "made.x"})
         assert (refused["error"]["err_code"], refused["purged"]) == (10110, 0)
-        assert (await answer(client, "STREAM.PURGE.made"))["purged"] == 2
+        everything = await answer(client, "STREAM.PURGE.made", {"filter": "made.>"})
+        assert everything["purged"] == 2
+        assert (await answer(client, "STREAM.PURGE.made"))["purged"] == 0
         assert (await js.stream_info("made")).state.messages == 0
         assert await js.delete_stream("made")
         missing = await answer(client, "STREAM.INFO.made")

@@ -243,6 +243,43 @@ async def test_a_paused_consumer_delivers_nothing_until_it_is_resumed(
 
 
 @on_loop
+async def test_a_list_has_as_many_consumers_as_a_message_holds(
+    server: ServerProcess, hub: LeafServer
+) -> None:
+    names = [f"large-{number:02}" for number in range(70)]
+    config = {"metadata": {"label": "x" * 16_000}, "inactive_threshold": 60 * 10**9}
+    async with asking(hub.url) as client:
+        await asyncio.gather(*(create(client, "orders", each, **config) for each in names))
+        found, total = list[str](), 1
+        while len(found) < total:
+            page = await answer(client, "CONSUMER.LIST.orders", {"offset": len(found)})
+            assert page["consumers"], page
+            found, total = [*found, *(each["name"] for each in page["consumers"])], page["total"]
+        assert set(names) <= set(found)
+        await asyncio.gather(*(answer(client, f"CONSUMER.DELETE.orders.{each}") for each in names))
+
+
+@on_loop
+async def test_of_streams_that_share_a_name_none_is_pulled_from(
+    server: ServerProcess, hub: LeafServer
+) -> None:
+    """The leader of each hears the pull, and may have a consumer of that name."""
+    asked_for = {"batch": 1, "expires": 10**10}
+    with Client(server.grpc) as sdk:
+        sdk.create_stream("twin", "twin.a")
+        sdk.publish("twin.a", b"1")
+        async with asking(hub.url) as client:
+            await create(client, "twin", "c", inactive_threshold=60 * 10**9)
+            (message,) = await pulled(client, "twin", "c", asked_for)
+            assert message.data == b"1"
+            sdk.create_stream("twin", "twin.b", allow_same_name=True)
+            (refused,) = await pulled(client, "twin", "c", asked_for)
+            assert status(refused) == "400 Bad Request - several streams have that name"
+        sdk.delete_stream("twin@twin.b")
+        sdk.delete_stream("twin")
+
+
+@on_loop
 async def test_deliver_policies_begin_where_they_say(
     server: ServerProcess, hub: LeafServer
 ) -> None:

@@ -3,6 +3,7 @@ whichever way the request comes."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -163,11 +164,13 @@ async def test_nats_clients_use_only_the_durable_consumers_whose_names_they_may_
     ]
     async with asking(hub.url) as client:
         before = described(server, consumer)
+        ((status, _),) = await pulled(client, consumer)
+        assert status == "403"
+        of_it = [each for each in server.log_text.splitlines() if f'"{consumer} in' in each]
+        assert [json.loads(each)["outcome"] for each in of_it] == ["refused"]
         for verb, body in changes:
             found = await answer(client, verb, body)
             assert found.get("error", {}).get("code") == 403, (verb, found)
-        ((status, _),) = await pulled(client, consumer)
-        assert status == "403"
         assert described(server, consumer) == before
 
 
@@ -209,6 +212,31 @@ async def test_a_request_of_another_kind_does_not_let_a_durable_consumer_be_forg
         assert found["config"]["max_ack_pending"] == 7
         assert found["config"]["durable_name"] == name
         assert not found["config"].get("inactive_threshold")
+
+
+@on_loop
+async def test_what_nats_clients_do_to_durable_consumers_is_in_the_audit_log(
+    server: SecuredServer, hub: LeafServer
+) -> None:
+    name = f"app-{next(_numbers)}"
+    config = {"name": name, "durable_name": name, "ack_policy": "explicit"}
+    create = f"CONSUMER.CREATE.{STREAM}.{name}"
+    async with asking(hub.url) as client:
+        for verb, body in (
+            (create, wanted(config)),
+            (create, wanted(config)),  # It changes nothing.
+            (create, wanted(config | {"max_ack_pending": 7})),
+            (f"CONSUMER.PAUSE.{STREAM}.{name}", {"pause_until": "2100-01-01T00:00:00Z"}),
+            (f"CONSUMER.DELETE.{STREAM}.{name}", b""),
+        ):
+            found = await answer(client, verb, body)
+            assert "error" not in found, found
+    of_it = f'"{name} in {STREAM}@'
+    lines = [json.loads(each) for each in server.log_text.splitlines() if of_it in each]
+    assert [each["operation"] for each in lines] == [
+        "CONSUMER.CREATE", "CONSUMER.UPDATE", "CONSUMER.PAUSE", "CONSUMER.DELETE",
+    ]  # fmt: skip
+    assert {each["principal"] for each in lines} == {NATS}
 
 
 def test_a_pull_that_waits_ends_when_the_right_to_the_name_is_taken(

@@ -120,6 +120,7 @@ def test_acknowledgements_mean_what_clients_send(payload: bytes, expected: Ack |
         ({"ack_policy": "some"}, 10025),
         ({"durable_name": "other"}, 10017),
         ({"name": "c", "description": "x" * 5000}, 10107),
+        ({"metadata": {"jetstream.dead_letter": "\ud800"}}, 10025),
     ],
 )
 def test_contradictions_are_refused_with_the_numbers_of_nats(

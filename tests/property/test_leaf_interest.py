@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,3 +50,14 @@ def test_beyond_the_bound_nobody_is_known_not_to_listen() -> None:
     interest._count = interest_module.SUBJECTS_MAX
     interest.take(b"LS+ inbox.more")
     assert interest.has(b"other")
+
+
+def test_patterns_that_clients_choose_cost_no_more_than_others() -> None:
+    interest = Interest()
+    for wildcards in product("a*", repeat=8):
+        interest.take(b"LS+ %b.x" % ".".join(wildcards).encode())
+    assert interest.has(b"a.a.a.a.y") is False
+    assert interest.has(b"a.a.a.a.a.a.a.a.y"), "256 ways were not looked at"
+    deep = b".".join([b"b"] * 2000)
+    interest.take(b"LS+ " + deep)
+    assert interest.has(deep)

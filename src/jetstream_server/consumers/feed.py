@@ -37,6 +37,8 @@ _RECORD_BYTES: Final = 200
 FromLake = Callable[[Replica, int, int], Awaitable[LogSlice | None]]
 """(replica, offset, bytes_max): what the lake holds there, once it was read; None: that takes long.
 Raises the errors of LongPoll.fetch."""
+COUNT_SECONDS: Final = 0.5
+"""How long a count waits for those of others. Then `pending` is what is known."""
 READING_MAX: Final = 4
 """Steps at once on a node, in worker threads. More wait."""
 
@@ -55,6 +57,8 @@ class Reader:
         self._pace = pace
         self._from_lake = from_lake
         self._reading = asyncio.Semaphore(READING_MAX)
+        self.counting = asyncio.Semaphore()
+        """One at a time counts messages: who waits for messages must find a turn."""
 
     async def read(
         self,
@@ -266,20 +270,31 @@ class Feed:
     async def count(self, *, is_paced: bool = True) -> int:
         """`pending`, after a search in front of what was counted: exact if it comes to the end, as
         further deliveries are then. Raises JetstreamError."""
-        looked_at = 0
-        while (
-            not self._wanted.is_everything
-            and looked_at < LOOKED_AT_BYTES_MAX
-            and self._counted_to < self.replica.high_watermark
-        ):
-            at = self._counted_to
-            piece = await self._read(at, is_paced=is_paced)
-            if self._counted_to != at:
-                break  # Somebody else has read meanwhile.
-            self._counted += len(piece.records)
-            self._counted_to = piece.next_offset
-            looked_at += piece.looked_at + 1
+        if self._is_counted:
+            return self.pending
+        counting, looked_at = self._reader.counting, 0
+        try:
+            async with asyncio.timeout(COUNT_SECONDS):
+                await counting.acquire()
+        except TimeoutError:
+            return self.pending
+        try:
+            while not self._is_counted and looked_at < LOOKED_AT_BYTES_MAX:
+                at = self._counted_to
+                piece = await self._read(at, is_paced=is_paced)
+                if self._counted_to != at:
+                    break  # Somebody else has read meanwhile.
+                self._counted += len(piece.records)
+                self._counted_to = piece.next_offset
+                looked_at += piece.looked_at + 1
+        finally:
+            counting.release()
         return self.pending
+
+    @property
+    def _is_counted(self) -> bool:
+        """Whether there is nothing in front that was not counted."""
+        return self._wanted.is_everything or self._counted_to >= self.replica.high_watermark
 
     async def old(self, offset: int, *, is_paced: bool = True) -> list[Record]:
         """The record at `offset`, if it still exists, and some that follow it. Raises

@@ -38,6 +38,9 @@ logger = structlog.get_logger("jetstream.consumers")
 
 CONSUMERS_MAX: Final = 10_000
 """On one node. Each costs about 5 KB while it waits."""
+SELECTED_MAX: Final = 4_000_000
+"""Offsets that all consumers of a node are to take before the rest: 40 bytes each. A watch of a
+bucket has one for each key until it has got it."""
 STORED_SECONDS: Final = 5.0
 """How long acknowledgements and changes may take to be committed."""
 _LOOK_SECONDS: Final = 0.25
@@ -119,6 +122,10 @@ class Consumers:
         offset. selected: see Feed. Raises QuotaExceededError, JetstreamError."""
         self._check_room(config.creator)
         chosen = tuple(selected)
+        if chosen and len(chosen) + sum(len(each.feed.selected) for each in self) > SELECTED_MAX:
+            raise QuotaExceededError(
+                f"consumers of this node are to get {SELECTED_MAX} last messages already; try again"
+            )
         first = min(position, *chosen) if chosen else position
         epoch, now_us = replica.stream.leader_epoch, self._clocks.wall()
         kept = Kept(config, first, 0, first - 1, (), chosen, position, epoch, now_us)
@@ -299,7 +306,10 @@ class Consumers:
                 continue
             if not state.is_refused or not state.value:
                 return
-            found = Kept.decode(state.value)
+            try:
+                found = Kept.decode(state.value)
+            except ValueError:
+                return  # Of a later version, so of a later leader.
             if (found.epoch, found.created_us) != (consumer.epoch, consumer.created_us):
                 return
             revision = state.revision  # Its own, by a write whose answer was lost.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from contextlib import suppress
 from typing import Any, Final
 
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import JetstreamError, PermissionDeniedError
 from jetstream_protocol.subjects import covers, is_pattern, overlaps
 from jetstream_server.clocks import WallClock
 from jetstream_server.jetstream_api.answers import StreamState, stream_info
@@ -92,6 +93,16 @@ class Catalogue:
         self._access.control.check(self._identity, operation, named[0])
         return named[0]
 
+    def note_changed(self, verb: str, stream: StreamMetadata, name: str) -> None:
+        """Note in the audit log that a client has changed a durable consumer."""
+        resource = f"{name} in {stream.full_name}"
+        self._access.control.audit.done(self._identity, verb, resource)
+
+    def note_denied(self, stream: StreamMetadata, name: str) -> None:
+        """Note in the audit log that clients may not use a durable consumer."""
+        with suppress(PermissionDeniedError):
+            self.check_commit(stream, name)
+
     def check_commit(self, stream: StreamMetadata, name: str) -> None:
         """Raise PermissionDeniedError unless the principal may commit positions of that name."""
         self._access.check_commit(self._identity, stream, name)
@@ -100,7 +111,7 @@ class Catalogue:
         """A page of STREAM.NAMES, of at most that length. Raises ApiError."""
         found, offset = self._matching(body)
         page = [api_name(stream.name) for stream in found[offset : offset + NAMES_MAX]]
-        kept = _fitting(page, bytes_max)
+        kept = fitting(page, bytes_max)
         limit = NAMES_MAX if len(kept) == len(page) else len(kept)
         return {"total": len(found), "offset": offset, "limit": limit, "streams": kept or None}
 
@@ -116,7 +127,7 @@ class Catalogue:
                 missing.append(api_name(stream.name))
             else:
                 infos.append(self._info(stream, state))
-        kept = _fitting(infos, bytes_max - len(json.dumps(missing)))
+        kept = fitting(infos, bytes_max - len(json.dumps(missing)))
         limit = INFOS_MAX if len(kept) == len(infos) else len(kept)
         answer = {"total": len(found), "offset": offset, "limit": limit, "streams": kept}
         return answer | ({"missing": missing} if missing else {})
@@ -188,13 +199,13 @@ def with_fewer_subjects(info: dict[str, Any], bytes_max: int) -> dict[str, Any]:
     if not subjects:
         return info
     room = bytes_max - len(json.dumps({**info, "state": {**info["state"], "subjects": {}}}))
-    kept = _fitting(list(subjects.items()), room)
+    kept = fitting(list(subjects.items()), room)
     if len(kept) == len(subjects):
         return info
     return {**info, "limit": len(kept), "state": {**info["state"], "subjects": dict(kept)}}
 
 
-def _fitting(page: list[Any], bytes_max: int) -> list[Any]:
+def fitting(page: list[Any], bytes_max: int) -> list[Any]:
     """As many of the first items as fit. Clients ask for the rest."""
     while len(page) > 1 and len(json.dumps(page, separators=(",", ":"))) > bytes_max:
         page = page[: len(page) // 2]

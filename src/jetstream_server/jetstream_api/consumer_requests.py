@@ -235,7 +235,12 @@ def _metadata(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         return ()
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
         raise invalid_json_error("metadata must be an object of texts")
-    if sum(len(key) + len(value) for key, value in found.items()) > METADATA_BYTES_MAX:
+    texts = [*found, *found.values()]
+    try:
+        size = sum(len(each.encode()) for each in texts)
+    except UnicodeEncodeError:
+        raise invalid_json_error("metadata must be an object of texts") from None
+    if size > METADATA_BYTES_MAX:
         raise ApiError(400, 10135, f"metadata has more than {METADATA_BYTES_MAX} bytes")
     return tuple(sorted(found.items()))
 

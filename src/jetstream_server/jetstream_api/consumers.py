@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -30,7 +30,7 @@ from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import NO_RESPONDERS, REQUEST_TIMEOUT
 from jetstream_server.jetstream_api.answers import status_headers, time_text
-from jetstream_server.jetstream_api.catalogue import Catalogue
+from jetstream_server.jetstream_api.catalogue import Catalogue, fitting
 from jetstream_server.jetstream_api.consumer_answers import consumer_info, remaining_ns
 from jetstream_server.jetstream_api.consumer_requests import (
     Ack,
@@ -61,6 +61,7 @@ from jetstream_server.jetstream_api.requests import (
     body_of,
     check_empty,
     number,
+    own_name,
     time_of,
 )
 from jetstream_server.jetstream_api.search import Search
@@ -77,11 +78,14 @@ from jetstream_server.serving.grpc.peers import Peers
 
 NAMES_MAX: Final = 1024
 INFOS_MAX: Final = 256
+_PAGE_SPARE_BYTES: Final = 500
+"""Of a page, for what is in it beside the consumers."""
 _ATTEMPTS: Final = 12
 """Clients wait for 5 s; a new cluster needs a moment before it can keep anything."""
 _NAME_BYTES: Final = 6
 
 DENIED: Final = "403 Permission Denied"
+AMBIGUOUS: Final = "400 Bad Request - several streams have that name"
 
 _READY: Final = "READY"
 """Between nodes only: whether the new leader of a stream serves its consumers."""
@@ -225,15 +229,18 @@ class ConsumerRequests:
         if verb in ("CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE"):
             return await self._create(stream, replica, verb, rest, payload)
         if verb in ("CONSUMER.NAMES", "CONSUMER.LIST"):
-            return await self._page(stream, verb, rest, payload)
+            return self._page(stream, verb, rest, payload)
         consumer = self.consumers.find(stream.id, rest)
         if consumer is None:
             raise consumer_not_found_error()
         if verb == "CONSUMER.PAUSE":
-            return await self._pause(consumer, body_of(payload))
+            found = await self._pause(consumer, body_of(payload))
+            self._note_changed(verb, consumer)
+            return found
         check_empty(payload)
         if verb == "CONSUMER.DELETE":
             await self.consumers.delete(consumer)
+            self._note_changed(verb, consumer)
             return {"success": True}
         return await self._info(stream, consumer)
 
@@ -255,6 +262,7 @@ class ConsumerRequests:
         else:
             position, selected = await self._start(stream, replica, config)
             found = await self._add(replica, config, position, selected)
+            self._note_changed(verb, found)
             await self.link.settled()
             await self._successors.prepared(stream.id)
         return await self._info(stream, found)
@@ -277,6 +285,13 @@ class ConsumerRequests:
             self._know_push(consumer)
             self._successors.began(consumer)
         await self.consumers.alter(consumer, config)
+        self._note_changed("CONSUMER.UPDATE", consumer)
+
+    def _note_changed(self, verb: str, consumer: Consumer) -> None:
+        """For the audit log. Others than durable ones come and go with their clients."""
+        if consumer.config.is_durable:
+            stream, name = consumer.replica.stream, consumer.config.name
+            self._catalogue.note_changed(verb, stream, name)
 
     async def _add(
         self, replica: Replica, config: ConsumerConfig, position: int, selected: list[int]
@@ -341,9 +356,7 @@ class ConsumerRequests:
                     raise
         return max(found, default=end)
 
-    async def _page(
-        self, stream: StreamMetadata, verb: str, rest: str, payload: bytes
-    ) -> dict[str, Any]:
+    def _page(self, stream: StreamMetadata, verb: str, rest: str, payload: bytes) -> dict[str, Any]:
         if rest:
             raise bad_request_error()
         offset, is_list = number(body_of(payload), "offset"), verb == "CONSUMER.LIST"
@@ -351,15 +364,22 @@ class ConsumerRequests:
         known = self.consumers.of(stream.id)
         offset = min(offset, len(known))
         found: dict[str, Any] = {"total": len(known), "offset": offset, "limit": limit}
-        page = known[offset : offset + limit]
+        page: list[Any] = [each.config.name for each in known[offset : offset + limit]]
         if is_list:
-            return found | {"consumers": [await self._info(stream, each) for each in page]}
-        return found | {"consumers": [each.config.name for each in page]}
+            page = [self._info_now(stream, each) for each in known[offset : offset + limit]]
+        kept = fitting(page, self.link.max_payload - _PAGE_SPARE_BYTES)
+        return found | {"consumers": kept} | ({"limit": len(kept)} if len(kept) < len(page) else {})
 
     async def _info(self, stream: StreamMetadata, consumer: Consumer) -> dict[str, Any]:
-        pending = await consumer.feed.count()
+        await consumer.feed.count()
+        return self._info_now(stream, consumer)
+
+    def _info_now(self, stream: StreamMetadata, consumer: Consumer) -> dict[str, Any]:
+        """Without looking further for what is pending."""
         cluster = {"name": self._cluster, "leader": f"node-{self._node_id}"}
-        return consumer_info(consumer, stream.name, pending, cluster, self._clocks.wall())
+        return consumer_info(
+            consumer, stream.name, consumer.feed.pending, cluster, self._clocks.wall()
+        )
 
     # What is heard for consumers.
 
@@ -515,11 +535,15 @@ class ConsumerRequests:
             return
         stream, _, name = rest.partition(".")
         consumer = self._find(stream, name)
-        if consumer is None and stream in self._followed and stream not in self._streams:
+        if stream in self._streams and len(self._registry.streams_named(own_name(stream))) > 1:
+            # **safety** The node that leads the other one hears it, too.
+            self.link.refuse(message.reply, status_headers(AMBIGUOUS))
+        elif consumer is None and stream in self._followed and stream not in self._streams:
             self._remember(self._followed[stream], message)
         elif consumer is None:
             self.link.refuse(message.reply, status_headers(NO_RESPONDERS))
         elif not self._outlet.may_use(consumer):
+            self._catalogue.note_denied(consumer.replica.stream, consumer.config.name)
             self.link.refuse(message.reply, status_headers(DENIED))
         else:
             self._pull_from(consumer, message.reply, message.payload)
@@ -557,7 +581,8 @@ class ConsumerRequests:
             if self._answer_to(message.reply) is not None and Ack.of(message.payload) is not None:
                 self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
         elif not self._outlet.may_use(consumer):
-            pass  # Whoever waits for an answer learns by its time-out.
+            # Whoever waits for an answer learns by its time-out.
+            self._catalogue.note_denied(consumer.replica.stream, consumer.config.name)
         elif consumer.deliveries.was_delivered(offset):
             self._take_ack(consumer, offset, message)
 
@@ -631,19 +656,14 @@ class ConsumerRequests:
 
     def _interest_changed(self, subjects: list[bytes]) -> None:
         """Wake consumers that push, if somebody has begun or ceased to listen."""
-        if not subjects:
-            for consumer in self.consumers:
-                consumer.wake()
-            return
-        for subject in subjects if self._push else ():
-            if subject in self._push:
-                woken = self._push[subject]
-            elif b"*" in subject or subject.endswith(b">"):
-                woken = set().union(*self._push.values())
-            else:
-                continue
-            for consumer in woken:
-                consumer.wake()
+        woken: Iterable[Consumer] = self.consumers
+        if subjects:
+            # All at once: clients may begin and cease as fast as they like.
+            is_any = any(b"*" in each or each.endswith(b">") for each in subjects)
+            pushed = self._push if is_any else self._push.keys() & set(subjects)
+            woken = set[Consumer]().union(*(self._push[each] for each in pushed))
+        for consumer in woken:
+            consumer.wake()
 
 
 def consumer_not_found_error() -> ApiError:

@@ -20,7 +20,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.settings import BY_FIELD
-from jetstream_protocol.subjects import check_own_name, overlaps
+from jetstream_protocol.subjects import check_own_name, covers, overlaps
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.jetstream_api.catalogue import Catalogue
 from jetstream_server.jetstream_api.errors import ApiError, bad_request_error
@@ -193,8 +193,9 @@ class StreamChanges:
         sequence, keep = number(body, "seq"), number(body, "keep")
         if sequence and keep:
             raise bad_request_error()
-        if subjects := pattern(body, "filter"):
-            return await self._purge_subjects(stream, subjects)
+        subjects = pattern(body, "filter")
+        if subjects and not covers(subjects, stream.subject):
+            return await self._purge_subjects(stream, subjects, keep)
         start, end = await self._reads.bounds(stream)
         offset = min(sequence - 1, end) if sequence else end - keep
         if keep and stream.was_compacted:
@@ -213,14 +214,18 @@ class StreamChanges:
         start = await self._purges.purge(replica, number(body_of(payload), "offset"))
         return json.dumps({"log_start_offset": start}).encode()
 
-    async def _purge_subjects(self, stream: StreamMetadata, subjects: str) -> dict[str, Any]:
-        """Deleted keys of a bucket are on their way out: compaction removes their tombstones.
-        Clients ask for that after they have deleted keys. Other keys they have to delete first."""
-        if stream.config.keeps_last_of_subjects:
-            live, _ = await self._reads.subjects(stream, subjects, 0, 1, only_live=True)
-            if not live:
-                return {"success": True, "purged": 0}
-        raise ApiError(500, 10110, "purging by subject is not supported, but for deleted keys")
+    async def _purge_subjects(
+        self, stream: StreamMetadata, subjects: str, keep: int
+    ) -> dict[str, Any]:
+        """A bucket has one message of each key, and compaction removes those of deleted keys.
+        Clients ask for that after they have deleted keys. Other keys they have to delete first: a
+        value that was put since is not to go by this."""
+        if not stream.config.keeps_last_of_subjects:
+            raise ApiError(500, 10110, "single subjects are purged of buckets only")
+        live, _ = await self._reads.subjects(stream, subjects, 0, 1, only_live=True)
+        if live and not keep:
+            raise ApiError(500, 10110, f"{live[0][:200]} is not deleted: delete the key first")
+        return {"success": True, "purged": 0}
 
     async def _noted(self, verb: str, resource: str, work: Awaitable[_Found]) -> _Found:
         """The result of a change, which the audit log has, also if it may have been made."""

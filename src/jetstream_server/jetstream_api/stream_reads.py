@@ -62,6 +62,8 @@ class StreamReads:
         self._peers = peers
         self._node_id = NodeId(node_id)
         self._identity = identity
+        self._sorting = asyncio.Lock()
+        """Subjects are sorted for one request at a time: there may be millions."""
 
     async def state(self, stream: StreamMetadata) -> StreamState:
         """What the leader knows of the stream. Raises JetstreamError."""
@@ -98,7 +100,8 @@ class StreamReads:
         replica = self._replicas.led_replica_of(stream)
         end = replica.high_watermark
         found = [committed_subjects(replica, each) for each in patterns or ("",)]
-        offsets = await asyncio.to_thread(_offsets_of, found)
+        async with self._sorting:
+            offsets = await asyncio.to_thread(_offsets_of, found)
         return offsets, end
 
     async def subjects(
@@ -145,7 +148,8 @@ class StreamReads:
         self, stream: StreamMetadata, request: pb.ListSubjectsRequest
     ) -> pb.ListSubjectsResponse:
         async def here(replica: Replica) -> pb.ListSubjectsResponse:
-            return await subjects_of(replica, request)
+            async with self._sorting:
+                return await subjects_of(replica, request)
 
         async def there(node_id: NodeId, _: StreamId) -> pb.ListSubjectsResponse:
             return await self._peers.list_subjects(node_id, request)

@@ -116,9 +116,12 @@ def _bucket_puts(node: Node, identity: Identity, node_id: int, domain: str) -> B
 
     def may_write(stream: StreamMetadata, subject: str) -> bool:
         access = node.access
-        return not access.applies_to(identity) or access.allows_named(
+        if not access.applies_to(identity) or access.allows_named(
             identity, Operation.WRITE, stream.name, subject
-        )
+        ):
+            return True
+        access.audit.refused(identity, Operation.WRITE, stream.full_name, "no right")
+        return False
 
     puts = BucketPuts(node.metadata.registry, put, may_write, node_id=node_id, domain=domain)
     node.metadata.watch(puts.apply)

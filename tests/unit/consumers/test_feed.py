@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import cast
 
@@ -26,6 +27,7 @@ class Log:
         self.high_watermark = count
         self.held_bytes = 0
         self.leadership = SimpleNamespace(knows_end=True)
+        self.counting = asyncio.Semaphore()
         self.reads: list[int] = []
 
     async def read(self, _: Replica, wanted: Wanted, start: int) -> Piece:
@@ -168,3 +170,29 @@ async def test_what_was_counted_and_has_been_removed_counts_no_more() -> None:
     log.high_watermark = 13  # Cut off by an election.
     assert feed.is_at_end
     assert feed.pending == 0
+
+
+@on_loop
+async def test_counts_leave_turns_to_those_who_wait_for_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients may ask for as many at once as they like: one reads, and others know at most so
+    many after a while."""
+    monkeypatch.setattr(feed_module, "COUNT_SECONDS", 0.05)
+    log, counts = Log(21), asyncio.Event()
+    feeds = [made(log, "a") for _ in range(20)]
+    read, reading = log.read, list[int]()
+
+    async def slow(replica: Replica, wanted: Wanted, start: int) -> Piece:
+        reading.append(start)
+        await counts.wait()
+        return await read(replica, wanted, start)
+
+    log.read = slow  # type: ignore[method-assign]
+    asked = [asyncio.ensure_future(each.count()) for each in feeds]
+    done, (first,) = await asyncio.wait(asked, timeout=0.5)
+    assert {each.result() for each in done} == {21}
+    assert reading == [0]
+    counts.set()
+    assert await first == 11
+    assert await feeds[1].count() == 11

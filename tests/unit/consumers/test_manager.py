@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.errors import QuotaExceededError, UnavailableError
 from jetstream_protocol.types import StreamId, WallUs
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers import manager
@@ -87,6 +87,14 @@ async def test_not_what_a_later_leader_or_a_later_consumer_has_written(
 
 
 @on_loop
+async def test_nor_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node of a later version has written it. A background task that fails ends the node."""
+    log = Log()
+    log.value, log.revision = b"\xff\xff\xff", 4
+    assert await left_by_inactivity(log, 3, monkeypatch) == b"\xff\xff\xff"
+
+
+@on_loop
 async def test_a_delete_whose_answer_was_lost_does_not_delete_what_was_made_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -108,6 +116,19 @@ async def test_a_record_that_cannot_be_read_keeps_no_leader_from_taking_over() -
         log.value = value
         await made(log).load([cast(Replica, SimpleNamespace(stream=SimpleNamespace(id=7)))])
         assert log.writes == 0
+
+
+@on_loop
+async def test_what_all_consumers_are_to_take_first_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A watch of a bucket begins with an offset of each key."""
+    monkeypatch.setattr(manager, "SELECTED_MAX", 15)
+    consumers = made(Log())
+    watch: Any = SimpleNamespace(feed=SimpleNamespace(selected=range(10)))
+    consumers._by_stream[StreamId(7)] = {"watch": watch}
+    with pytest.raises(QuotaExceededError):
+        await consumers.create(cast(Replica, None), ConsumerConfig(name="c"), 0, range(6))
 
 
 @on_loop

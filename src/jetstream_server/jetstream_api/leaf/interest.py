@@ -12,6 +12,11 @@ SUBJECTS_MAX: Final = 200_000
 """Upper bound on subjects that are remembered, about 300 bytes each. Beyond it nobody is known not
 to listen."""
 
+VISITS_MAX: Final = 64
+"""Upper bound on nodes of the tree that one question looks at: enough for any subscriptions to
+subjects of five tokens. **safety** Clients choose the patterns: 16 tokens, each with and without a
+wildcard, are 65,000 nodes for each pull that waits. Beyond it nobody is known not to listen."""
+
 _HERE: Final = b""
 """Key in a node of the tree: the queues that listen to the subject up to here. No token is b""."""
 
@@ -74,10 +79,18 @@ class Interest:
 
     def has(self, subject: bytes, queue: bytes = b"") -> bool:
         """Whether anybody listens to a literal subject; with a queue: in that queue group."""
-        return not self._is_complete or _matches(self._tree, subject.split(b"."), 0, queue)
+        if not self._is_complete:
+            return True
+        return _matches(self._tree, subject.split(b"."), 0, queue, [VISITS_MAX])
 
 
-def _matches(node: dict[bytes, Any], tokens: list[bytes], at: int, queue: bytes) -> bool:
+def _matches(
+    node: dict[bytes, Any], tokens: list[bytes], at: int, queue: bytes, left: list[int]
+) -> bool:
+    """left: nodes that may still be looked at."""
+    left[0] -= 1
+    if left[0] < 0:
+        return True
     if at == len(tokens):
         return queue in node.get(_HERE, ())
     rest = node.get(b">")
@@ -85,6 +98,6 @@ def _matches(node: dict[bytes, Any], tokens: list[bytes], at: int, queue: bytes)
         return True
     for token in (tokens[at], b"*"):
         found = node.get(token)
-        if found is not None and _matches(found, tokens, at + 1, queue):
+        if found is not None and _matches(found, tokens, at + 1, queue, left):
             return True
     return False

@@ -1,0 +1,39 @@
+"""What clients of the API may have a node do at once."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.jetstream_api import stream_reads
+from jetstream_server.jetstream_api.stream_reads import StreamReads
+from tests.support.loops import on_loop
+
+
+@on_loop
+async def test_subjects_are_sorted_for_one_client_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = most = 0
+
+    async def subjects_of(*_: object) -> pb.ListSubjectsResponse:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return pb.ListSubjectsResponse(total=3)
+
+    monkeypatch.setattr(stream_reads, "subjects_of", subjects_of)
+    stream: Any = SimpleNamespace(id=7, leader=1)
+    registry: Any = SimpleNamespace(stream_of=lambda _: stream)
+    replicas: Any = SimpleNamespace(led_replica_of=lambda _: None)
+    nothing: Any = None
+    reads = StreamReads(registry, replicas, nothing, nothing, 1, nothing)
+    found = await asyncio.gather(*(reads.subjects(stream, ">", 0, 10) for _ in range(20)))
+    assert found == [([], 3)] * 20
+    assert most == 1
