@@ -24,8 +24,11 @@ SCALARS: Final = (
 )  # fmt: skip
 RESERVED: Final = (
     "stream", "subject", "offset", "timestamp", "key", "value", "headers", "_error",
+    "append_timestamp", "leader_epoch", "append_day",
+    "_file", "_pos", "_deleted", "_partition", "_spec_id",
 )  # fmt: skip
-"""Columns that every stream has beside its fields."""
+"""Columns that every stream has beside its fields, then those of its table in the lake, and what
+engines have in each table of Iceberg."""
 ERROR: Final = "_error"
 
 _WIDER: Final[Mapping[str, tuple[str, ...]]] = {"int": ("bigint", "double")}
@@ -106,8 +109,8 @@ def checked(schema: Schema) -> Schema:
         if field.name.lower() in RESERVED:
             other = f"{field.name}_ {field.type} alias {field.name}"
             raise InvalidRequestError(
-                f"{field.name} is a column that every stream has: give the field another name, "
-                f"with the key in its records as an alias: {other}"
+                f"{field.name} is a column that every stream has, here or in the lake: give the "
+                f"field another name, with the key in its records as an alias: {other}"
             )
     count = sum(1 for _ in _all_fields(schema.fields))
     if count > FIELDS_MAX:

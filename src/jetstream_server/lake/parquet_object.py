@@ -1,8 +1,9 @@
 """One object of the lake as a Parquet file: any engine reads its rows, and we read batches back.
 
-The rows have a column each for what a record has. The headers of the batches, which rows cannot
-tell, lie in the file's metadata. `decode_group` puts both together to the bytes that the log held,
-and checks every checksum. docs/file_formats.md, "Objects of the lake", is the normative text.
+The rows have a column each for what a record has, and perhaps those of the stream's schema, which
+only engines read. The headers of the batches, which rows cannot tell, lie in the file's metadata.
+`decode_group` puts both together to the bytes that the log held, and checks every checksum.
+docs/file_formats.md, "Objects of the lake", is the normative text.
 
 **safety** Nothing is given to Arrow before a CRC has shown that it is unchanged, and nothing of a
 size that the metadata claims is made before the size was bounded: damage ends in
@@ -23,7 +24,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,12 +49,17 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+if TYPE_CHECKING:
+    from jetstream_server.lake.typed_columns import Group, TypedColumns
+
 GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of batches in a row group, unless one batch alone is longer. It is the unit of a read."""
 BATCHES_MAX: Final = 65_536
 """In an object: their headers, in the footer, then take a megabyte at most."""
 FOOTER_BYTES_MAX: Final = 16 * 1024 * 1024
 """About 65,536 groups of one batch each. A longer footer is not read."""
+CHUNKS_MAX: Final = 50_000
+"""Columns times row groups. Of each the footer has some 150 bytes."""
 VERSION: Final = 1
 
 _TRAILER = struct.Struct("<4sI")
@@ -138,8 +144,9 @@ class Footer:
         raise ValueError(f"the object ends at {self.facts.end}")
 
 
-def encode_batches(given: Iterable[Batch]) -> Encoded:
-    """Make an object of batches in a row, of which a row group at a time is in memory.
+def encode_batches(given: Iterable[Batch], typed: TypedColumns | None = None) -> Encoded:
+    """Make an object of batches in a row, of which a row group at a time is in memory: of all of
+    them, or of the first ones if it gets too many columns. typed: what it has of a schema.
 
     Raises CorruptBatchError: for damaged or encrypted batches, for those that do not continue each
     other, and for more than BATCHES_MAX.
@@ -149,17 +156,21 @@ def encode_batches(given: Iterable[Batch]) -> Encoded:
     headers: list[bytes] = []
     changed = 0
     subjects: list[str] = []
+    width = len(SCHEMA) + (0 if typed is None else typed.leaves)
+    schema = SCHEMA if typed is None else pa.schema([*SCHEMA, *typed.arrow])
     with pq.ParquetWriter(
         sink,
-        SCHEMA,
+        schema,
         compression="zstd",
         compression_level=1,
-        use_dictionary=["subject"],
+        use_dictionary=["subject", *(() if typed is None else typed.strings)],
+        # Of text in the fields there may be much, and footers have a limit.
+        write_statistics=[*SCHEMA.names, *(() if typed is None else typed.bounded)],
         column_encoding=dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED"),
         store_schema=False,
     ) as writer:
         position = len(_PARQUET)
-        for batches in _groups(given):
+        for batches, columns in _groups(given, typed):
             table = _table(batches)
             stored = [_as_decoded(batch, table, at) for batch, at in _beginnings(batches)]
             group_headers = [each for each, _ in stored]
@@ -170,7 +181,7 @@ def encode_batches(given: Iterable[Batch]) -> Encoded:
             raw_length = sum(decode_header(each).length for each in group_headers)
             end = position
             if len(table):
-                writer.write_table(table, row_group_size=len(table))
+                writer.write_table(_beside(table, columns), row_group_size=len(table))
                 end = sink.tell()
                 bounds = pc.min_max(table["subject"])
                 subjects += [bounds["min"].as_py(), bounds["max"].as_py()]
@@ -180,15 +191,21 @@ def encode_batches(given: Iterable[Batch]) -> Encoded:
                 GroupPlace(position, end - position, crc, len(batches), len(table), raw_length)
             )
             position = end
+            if len(places) * width >= CHUNKS_MAX:
+                break
         facts = _facts(headers, places, subjects)
-        writer.add_key_value_metadata(_described(facts, places, headers))
+        version = 0 if typed is None else typed.version
+        writer.add_key_value_metadata(_described(facts, places, headers, version))
     _add_trailer(sink)
     return Encoded(sink.getvalue(), facts, changed)
 
 
-def _groups(given: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """The batches by row groups, checked."""
+def _groups(
+    given: Iterable[Batch], typed: TypedColumns | None
+) -> Iterator[tuple[list[Batch], Group | None]]:
+    """The batches by row groups, checked, with their columns of a schema."""
     batches: list[Batch] = []
+    columns = None if typed is None else typed.begin()
     length, last = 0, None
     for batch in given:
         header = batch.header
@@ -199,14 +216,26 @@ def _groups(given: Iterable[Batch]) -> Iterator[list[Batch]]:
         plain = padded(HEADER_BYTES + header.uncompressed_length)
         if plain > BATCH_BYTES_MAX:
             raise CorruptBatchError(f"a batch of {plain} bytes once it is decompressed")
-        if batches and length + plain > GROUP_BYTES_MAX:
-            yield batches
+        is_full = columns is not None and columns.is_full
+        if batches and (is_full or length + plain > GROUP_BYTES_MAX):
+            yield batches, columns
             batches, length = [], 0
+            columns = None if typed is None else typed.begin()
         batches.append(batch)
         length += plain
+        if columns is not None:
+            columns.add(batch)
     if not batches:
         raise CorruptBatchError("an object holds at least one batch")
-    yield batches
+    yield batches, columns
+
+
+def _beside(table: Any, columns: Group | None) -> Any:
+    if columns is None:
+        return table
+    typed = columns.take()
+    schema = pa.schema([*SCHEMA, *typed.schema])
+    return pa.table([*table.columns, *typed.columns], schema=schema)
 
 
 def _check_follows(last: BatchHeader, header: BatchHeader) -> None:
@@ -402,17 +431,19 @@ def _facts(
 
 
 def _described(
-    facts: ObjectFacts, places: Sequence[GroupPlace], headers: Sequence[bytes]
+    facts: ObjectFacts, places: Sequence[GroupPlace], headers: Sequence[bytes], version: int
 ) -> dict[bytes, bytes]:
     whole = b"".join(headers)
     # All first bytes, then all second ones: fields that hardly change take next to nothing.
     planes = b"".join(whole[at::HEADER_BYTES] for at in range(HEADER_BYTES))
-    described = {
+    described: dict[str, Any] = {
         "version": VERSION,
         "subject_min": facts.subject_min,
         "subject_max": facts.subject_max,
         "groups": places,
     }
+    if version:
+        described["schema_version"] = version
     return {
         _HEADERS_KEY: base64.b64encode(zstd.compress(planes, level=3)),
         _OBJECT_KEY: json.dumps(described, separators=(",", ":")).encode(),
@@ -468,6 +499,9 @@ def _exactly(get: Get, position: int, length: int) -> bytes:
 
 def _footer(metadata: Any, data_end: int) -> Footer:
     given = metadata.metadata or {}
+    paths = [metadata.schema.column(at).path for at in range(len(SCHEMA))]
+    if paths != SCHEMA.names:
+        raise CorruptBatchError("the object does not begin with the columns of every stream")
     described = bounded_json.loads(given[_OBJECT_KEY])
     if described["version"] != VERSION:
         raise CorruptBatchError(
@@ -553,13 +587,14 @@ def _read(footer: Footer, group: int, data: bytes) -> Any:
         return SCHEMA.empty_table()
     at = sum(1 for each in footer.groups[:group] if each.rows)
     # Columns of integers, lengths and levels come on top of the batches' own bytes.
-    claimed = footer.metadata.row_group(at).total_byte_size
+    chunks = footer.metadata.row_group(at)
+    claimed = sum(chunks.column(each).total_uncompressed_size for each in range(len(SCHEMA)))
     if claimed > 2 * place.raw_length + 64 * place.rows + 1024 * 1024:
         raise CorruptBatchError("a row group of the object claims to be longer than its batches")
     try:
         window = pa.PythonFile(_Window(data, place.position), mode="r")
         file = pq.ParquetFile(window, metadata=footer.metadata, pre_buffer=False)
-        table = file.read_row_group(at, use_threads=False)
+        table = file.read_row_group(at, SCHEMA.names, use_threads=False)
         if not table.schema.equals(SCHEMA) or len(table) != place.rows:
             raise CorruptBatchError("a row group of the object has other columns or rows")
         table.validate(full=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import struct
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -26,13 +26,21 @@ from pyiceberg.serializers import FromInputFile, ToOutputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    RemoveSchemasUpdate,
+    RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
+    update_table_metadata,
+)
 from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import BinaryType, LongType, NestedField, StringType, TimestamptzType
 
+from jetstream_protocol.schema import Field
 from jetstream_server.lake.parquet_object import ObjectFacts
 from jetstream_server.lake.stores import Store
+from jetstream_server.lake.typed_columns import numbered
 
 SNAPSHOTS_MAX: Final = 20
 """Each takes 0.8 kB of every metadata file, which is written anew at each commit."""
@@ -115,10 +123,19 @@ class StreamTable:
     folder: str
     properties: Mapping[str, str]
 
-    def append(self, location: str, added: StoredObject, commit: Commit, start: int = 0) -> str:
+    def append(
+        self,
+        location: str,
+        added: StoredObject,
+        commit: Commit,
+        start: int = 0,
+        fields: Sequence[Field] = (),
+    ) -> str:
         """Add an object to the table at `location` ("": there is none yet), and commit that.
 
-        start: objects whose records are all before it leave the table. Returns the new location.
+        start: objects whose records are all before it leave the table. fields: of the schema by
+        which its columns were made (`columns`); none: it has no such columns, and the table keeps
+        those that it has. Returns the new location.
         Raises ValueError for an object of two UTC days or one that does not continue the table,
         OSError, and what `commit` raises.
         """
@@ -131,7 +148,7 @@ class StreamTable:
             commit(expected, facts.begin, facts.end, facts.last_epoch, name)
 
         catalog = _Catalog(self, facts.end, swap)
-        table = self._load(location, catalog)
+        table = self._load(location, catalog, fields)
         end = int(table.properties.get(_END, facts.begin))
         if start < end != facts.begin:
             raise ValueError(f"the table ends at {end}, not at {facts.begin}")
@@ -147,6 +164,10 @@ class StreamTable:
                     snapshot.delete_data_file(each)
                 snapshot.append_data_file(self._data_file(added, day))
         return catalog.committed
+
+    def columns(self, location: str, fields: Sequence[Field]) -> tuple[NestedField, ...]:
+        """The columns of a schema in the version of the table after `location`. Raises OSError."""
+        return _typed(self._load(location, None, fields).schema())
 
     def trim(self, location: str, start: int, oldest_us: int = 0) -> tuple[str, int]:
         """Take out the oldest objects: those whose records are all before `start`, or were appended
@@ -316,7 +337,7 @@ class StreamTable:
             raise ValueError(f"{url} is not in the store {self.url}")
         return url[len(prefix) :]
 
-    def _load(self, location: str, catalog: _Catalog | None) -> Table:
+    def _load(self, location: str, catalog: _Catalog | None, fields: Sequence[Field] = ()) -> Table:
         files = _Files(self)
         if location:
             metadata = FromInputFile.table_metadata(files.new_input(self.url_of(location)))
@@ -324,6 +345,8 @@ class StreamTable:
             metadata = new_table_metadata(
                 SCHEMA, SPEC, UNSORTED_SORT_ORDER, self.url_of(self.folder), {**_SETTINGS}
             )
+        if fields:
+            metadata = _with_columns(metadata, fields)
         at = self.url_of(location) if location else ""
         return Table(("jetstream", self.folder), metadata, at, files, catalog or NoopCatalog(""))
 
@@ -350,6 +373,24 @@ class StreamTable:
             equality_ids=None,
             key_metadata=None,
         )
+
+
+def _typed(schema: Schema) -> tuple[NestedField, ...]:
+    """The columns beside those of every stream."""
+    return tuple(schema.fields[len(SCHEMA.fields) :])
+
+
+def _with_columns(metadata: TableMetadata, fields: Sequence[Field]) -> TableMetadata:
+    before = _typed(metadata.schema())
+    columns = numbered(before, metadata.last_column_id, fields)
+    if columns == before:
+        return metadata
+    number = 1 + max(each.schema_id for each in metadata.schemas)
+    schema = Schema(*SCHEMA.fields, *columns, schema_id=number)
+    updates = AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate(schema_id=number)
+    changed = update_table_metadata(metadata, updates)
+    # It is no version of its own: this is the time of the one that was loaded.
+    return changed.model_copy(update={"last_updated_ms": metadata.last_updated_ms})
 
 
 def _files_of(table: Table) -> Iterator[DataFile]:
@@ -403,7 +444,7 @@ class _Catalog(NoopCatalog):  # type: ignore[misc]  # The extra may be missing.
         expected = self._table.name_of(table.metadata_location) if table.metadata_location else ""
         at = table.metadata_location or None
         metadata = update_table_metadata(table.metadata, updates, False, at)
-        metadata = _without_old_snapshots(metadata, self.snapshots_max)
+        metadata = _without_what_is_old(metadata, self.snapshots_max)
         # Random: the file of a refused commit stays, and must not be in the way of its successor.
         attempt = uuid.uuid4().hex
         name = f"{self._table.folder}/metadata/{self._end:020}-{attempt}.metadata.json"
@@ -414,13 +455,17 @@ class _Catalog(NoopCatalog):  # type: ignore[misc]  # The extra may be missing.
         return CommitTableResponse(metadata=metadata, metadata_location=url)
 
 
-def _without_old_snapshots(metadata: TableMetadata, most: int) -> TableMetadata:
+def _without_what_is_old(metadata: TableMetadata, most: int) -> TableMetadata:
     # Their ids are random: only the sequence numbers tell their order.
     by_age = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
     old = [each.snapshot_id for each in by_age[:-most]]
-    if not old:
-        return metadata
-    return update_table_metadata(metadata, (RemoveSnapshotsUpdate(snapshot_ids=old),))
+    if old:
+        metadata = update_table_metadata(metadata, (RemoveSnapshotsUpdate(snapshot_ids=old),))
+    needed = {metadata.current_schema_id, *(each.schema_id for each in metadata.snapshots)}
+    gone = [each.schema_id for each in metadata.schemas if each.schema_id not in needed]
+    if gone:
+        metadata = update_table_metadata(metadata, (RemoveSchemasUpdate(schema_ids=gone),))
+    return metadata
 
 
 class _Files(FileIO):  # type: ignore[misc]  # The extra may be missing.

@@ -28,7 +28,8 @@ class Task:
     The first batch may begin before `begin`, if records before that were purged. folder: of the
     stream in the store. location: of the table so far; "": there is none. attempt: names the object
     of this attempt: a name that an earlier one has left must not be in its way. start: where the
-    stream begins in the lake. properties: of the table.
+    stream begins in the lake. properties: of the table. schema: of the stream, as this node knows
+    it; "": it has none.
     """
 
     store: StoreOptions
@@ -44,6 +45,8 @@ class Task:
     bytes_per_second: int
     parent: int
     properties: dict[str, str] = field(default_factory=dict)
+    schema: str = ""
+    schema_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from jetstream_protocol import bounded_json
 from jetstream_protocol.batch import HEADER_BYTES, Batch, decode_header, iterate
 from jetstream_protocol.errors import CorruptBatchError, JetstreamError
+from jetstream_protocol.schema import parse
 from jetstream_server.lake.parquet_object import (
     BATCHES_MAX,
     Encoded,
@@ -34,6 +35,7 @@ from jetstream_server.lake.parquet_object import (
 from jetstream_server.lake.stores import Listed, Store, StoreOptions, open_store
 from jetstream_server.lake.table import DAY_US, StoredObject, StreamTable
 from jetstream_server.lake.tasks import AdoptTask, MarkTask, Task, TrimTask
+from jetstream_server.lake.typed_columns import TypedColumns
 from jetstream_server.log.compaction.worker import die_with, throttle
 
 _NICENESS = 19
@@ -45,9 +47,11 @@ Pause = Callable[[int], None]
 
 def copy(task: Task, store: Store, pause: Pause) -> dict[str, Any]:
     """Copy the range, or its beginning: an object ends at midnight UTC, and after so many batches.
-    Returns what to commit. Raises OSError, CorruptBatchError, ValueError."""
+    Returns what to commit. Raises OSError, JetstreamError, ValueError."""
+    table = StreamTable(_Checked(store), store.url, task.folder, _properties(task))
+    typed = _typed(table, task)
     with open(task.path, "rb", _BUFFER_BYTES) as file:
-        encoded = encode_batches(_of_one_object(_batches(file, task, pause)))
+        encoded = encode_batches(_of_one_object(_batches(file, task, pause)), typed)
         facts = encoded.facts
         if not facts.begin <= task.begin < facts.end <= task.end:
             raise CorruptBatchError(
@@ -56,9 +60,9 @@ def copy(task: Task, store: Store, pause: Pause) -> dict[str, Any]:
         name = f"{task.folder}/data/{facts.begin:020}-{facts.end:020}-{task.attempt}.parquet"
         store.put(name, encoded.data)
         splits = _check_stored(store, name, encoded, _batches(file, task, lambda _: None))
-    table = StreamTable(_Checked(store), store.url, task.folder, task.properties)
     added = StoredObject(name, len(encoded.data), facts, splits)
-    location = table.append(task.location, added, lambda *_: None, task.start)
+    fields = () if typed is None else typed.of.fields
+    location = table.append(task.location, added, lambda *_: None, task.start, fields)
     return {
         "location": location,
         "end": facts.end,
@@ -66,6 +70,21 @@ def copy(task: Task, store: Store, pause: Pause) -> dict[str, Any]:
         "length": facts.raw_length,
         "stored": len(encoded.data),
     }
+
+
+def _properties(task: Task) -> dict[str, str]:
+    of_schema = {
+        "jetstream.schema": task.schema,
+        "jetstream.schema-version": str(task.schema_version),
+    }
+    return {**task.properties, **(of_schema if task.schema else {})}
+
+
+def _typed(table: StreamTable, task: Task) -> TypedColumns | None:
+    if not task.schema:
+        return None
+    schema = parse(task.schema)
+    return TypedColumns(schema, table.columns(task.location, schema.fields), task.schema_version)
 
 
 def trim(task: TrimTask, store: Store) -> dict[str, Any]:

@@ -8,9 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyiceberg")
+
+from pyiceberg.table import StaticTable
 
 from jetstream_protocol.batch import encode as encode_batch
 from jetstream_protocol.columns import Flags
@@ -133,6 +137,25 @@ def test_a_compressed_batch_comes_back_plain(tmp_path: Path, store: FolderStore)
     answer = copy(task(tmp_path, batch.to_bytes(), 0, 20), store, no_pause)
     (found,) = listed(store, answer)
     assert len(decode(store.get(found.name))) > len(batch.to_bytes())
+
+
+def test_an_object_has_the_columns_of_the_schema_at_its_time(
+    tmp_path: Path, store: FolderStore
+) -> None:
+    data = stamped(0, b'{"a": 1}')
+    made = task(tmp_path, data, 0, 1, schema="a int", schema_version=4)
+    answer = copy(made, store, no_pause)
+    (found,) = listed(store, answer)
+    whole = store.get(found.name)
+    assert decode(whole) == data
+    table = pq.read_table(pa.BufferReader(whole))
+    assert table.select(["a", "_error"]).to_pylist() == [{"a": 1, "_error": None}]
+    assert json.loads(table.schema.metadata[b"jetstream.object"])["schema_version"] == 4
+    properties = StaticTable.from_metadata(f"{store.url}/{answer['location']}").properties
+    assert properties["jetstream.schema"] == "a int"
+    wrong = task(tmp_path, data, 0, 1, schema="a", schema_version=5, attempt="b")
+    with pytest.raises(InvalidRequestError, match="a has no type"):
+        copy(wrong, store, no_pause)
 
 
 class Liar(FolderStore):

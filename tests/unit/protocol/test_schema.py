@@ -34,6 +34,7 @@ def test_a_text_is_written_in_one_way(text: str, written: str) -> None:
         ("id int alias id", "two fields id"),
         ("offset bigint", "offset_ bigint alias offset"),
         ("_error string", "a column that every stream has"),
+        ("Leader_Epoch int", "Leader_Epoch_ int alias Leader_Epoch"),
         ("a list<int", "in place of '>'"),
         ("a struct<>", "in place of a name"),
         ("a int;drop", "cannot be read at ';drop'"),

@@ -308,6 +308,8 @@ class Uploading(RoleListener):
                 **owner_properties(self._cluster_id, stream.id),
                 "jetstream.stream": stream.full_name,
             },
+            schema=stream.schema,
+            schema_version=stream.schema_version,
         )
         begun_us = self._clock()
         async with asyncio.timeout(self._options.timeout_seconds):
