@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         StreamLake,
         StreamSchema,
         UncleanElection,
+        UnneededObject,
         Voter,
         Voters,
     )
@@ -173,6 +174,7 @@ _WHERE: dict[str, tuple[str, ...]] = {
         "StreamLake",
         "StreamSchema",
         "UncleanElection",
+        "UnneededObject",
         "Voter",
         "Voters",
     ),
@@ -335,6 +337,7 @@ __all__ = [
     "UncleanElection",
     "UnknownEpochError",
     "UnknownOutcomeError",
+    "UnneededObject",
     "UnsupportedHeaderError",
     "Voter",
     "Voters",

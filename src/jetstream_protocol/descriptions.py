@@ -56,6 +56,8 @@ def stream_fields(stream: api_pb2.Stream) -> Fields:
         "paused": stream.paused,
         "target_replicas": tuple(stream.target_replicas),
         "observers": tuple(stream.observers),
+        "lake_start_offset": stream.lake_start_offset,
+        "lake_end_offset": stream.lake_end_offset,
     }
 
 

@@ -96,6 +96,7 @@ def test_old_records_are_read_from_the_lake_byte_for_byte(
         assert [each.value for each in consumer] == expected
     engines_agree(server, client, stream_id)
     the_command_tells(server)
+    typed_columns_agree(server, client)
     again_after_a_restart(server, before)
 
 
@@ -128,6 +129,40 @@ def engines_agree(server: ServerProcess, client: Client, stream_id: int) -> None
     assert in_arrow(by_file.to_arrow_table()) == wanted
 
 
+def typed_columns_agree(server: ServerProcess, client: Client) -> None:
+    """The table has what the SDK decodes, also of what was copied by an earlier schema."""
+    client.create_stream(
+        "typed", "typed", replicas=1, lake=True, segment_bytes=64 * 1024, duplicate_window=0
+    )
+    for first, schema in (
+        (0, "id int, word string, tags list<string>"),
+        (200, "number bigint alias id, word string, tags list<string>, more double"),
+    ):
+        client.set_schema("typed", schema)
+        with client.publisher("typed", linger=0) as publisher:
+            for at in range(first, first + 200, 10):
+                publisher.publish_many([typed_value(each) for each in range(at, at + 10)])
+                publisher.flush()
+        until(lambda: client.describe_lake("typed").end_offset > first + 100)  # noqa: B023
+    found = client.describe_lake("typed")
+    names = ["offset", "number", "word", "tags", "more", "_error"]
+    scan = client.scan("typed", stop=found.end_offset, columns=names, typed=True)
+    wanted = scan.to_table().to_pylist()
+    table = StaticTable.from_metadata(found.table_url)
+    rows = table.scan(selected_fields=tuple(names)).to_arrow().sort_by("offset").to_pylist()
+    assert rows == wanted
+    assert {row["_error"] for row in rows} == {None, "word is not a string"}
+    stale = table.scan(row_filter="number >= 290 and more < 300").to_arrow()
+    assert min(stale["number"].to_pylist()) == 290, "its columns can be filtered by"
+
+
+def typed_value(at: int) -> bytes:
+    row: dict[str, Any] = {"id": at, "word": "w" if at % 7 else 7, "tags": ["x"] * (at % 3)}
+    if at >= 200:
+        row |= {"number": row.pop("id"), "more": at}
+    return json.dumps({**row, "padding": VALUE.decode()}).encode()
+
+
 def the_command_tells(server: ServerProcess) -> None:
     def run(*arguments: str) -> str:
         ended = jetstream("lake", *arguments, "--server", server.grpc)
@@ -138,6 +173,11 @@ def the_command_tells(server: ServerProcess) -> None:
     status = json.loads(run("status", "old", "--json"))
     assert status["end_offset"] + status["waiting"] == COUNT
     assert f'scan_iceberg("{status["table_url"]}")' in run("url", "old")
+    swept = [json.loads(line) for line in run("sweep", "--dry-run", "--json").splitlines()]
+    assert all(each["stream"].startswith("old") and not each["deleted"] for each in swept)
+    assert "DELETED" in run("sweep", "old")
+    listed = jetstream("stream", "list", "--server", server.grpc).stdout
+    assert f"to {status['end_offset']}" in listed
     verified = json.loads(run("verify", "old", "--json"))
     assert verified == {"stream": "old", "records": status["end_offset"], "problem": ""}
 

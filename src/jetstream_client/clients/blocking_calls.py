@@ -33,6 +33,7 @@ from jetstream_client.values.types import (
     StreamLike,
     StreamSchema,
     UncleanElection,
+    UnneededObject,
     Voters,
 )
 
@@ -324,6 +325,15 @@ class Calls:
         """Which records of a stream are in the lake, and where its table is. Raises
         StreamNotFoundError, UnavailableError."""
         return self._thread.run(self._client.describe_lake(stream))
+
+    def sweep_lake(
+        self, stream: StreamLike, *, dry_run: bool = False
+    ) -> tuple[UnneededObject, ...]:
+        """Delete from a stream's folder in the lake what its table has not needed for the grace
+        time, as its leader does by itself from time to time. dry_run: delete nothing. Returns what
+        the table does not need: the 1,000 objects that go first. Raises StreamNotFoundError,
+        UnavailableError."""
+        return self._thread.run(self._client.sweep_lake(stream, dry_run=dry_run))
 
     def describe_schema(self, stream: StreamLike) -> StreamSchema:
         """The schema of a stream's values, with its earlier versions. Raises

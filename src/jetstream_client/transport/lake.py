@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
-from jetstream_client.values.types import StreamLake, StreamLike
+from jetstream_client.values.types import StreamLake, StreamLike, UnneededObject
 from jetstream_protocol.generated import api_pb2 as pb
 
 ADOPT_SECONDS = 90.0
 """The server starts a process, which reads the list of all objects."""
+SWEEP_SECONDS = 90.0
+"""It lists all that is in a folder of the store."""
 
 
 class AsyncLake(AsyncMethods):
@@ -39,3 +41,18 @@ class AsyncLake(AsyncMethods):
             answer.table_url,
             answer.problem,
         )
+
+    async def sweep_lake(
+        self, stream: StreamLike, *, dry_run: bool = False
+    ) -> tuple[UnneededObject, ...]:
+        """Delete from a stream's folder in the lake what its table has not needed for the grace
+        time, as its leader does by itself from time to time. dry_run: delete nothing. Returns what
+        the table does not need: the 1,000 objects that go first. Raises StreamNotFoundError,
+        UnavailableError."""
+        answer: pb.SweepLakeResponse = await self._calls.call(
+            pb.SweepLakeRequest(stream=wire.to_ref(stream), dry_run=dry_run),
+            what="sweeping the lake",
+            changes=not dry_run,
+            timeout=SWEEP_SECONDS,
+        )
+        return tuple(UnneededObject(each.name, each.wait_us / 1e6) for each in answer.objects)

@@ -40,7 +40,7 @@ class Stream(StreamFields):
     Empty: it is not reassigned. observers: the nodes whose copies serve readers and never count; a
     replica that becomes an observer is in both lists while the stream is reassigned. partition: its
     number in a keyed group, from 0; None: it is in none. partitions: how many streams the group was
-    to have when this one was created.
+    to have when this one was created. The lake holds [lake_start_offset, lake_end_offset).
     """
 
     replicas: tuple[int, ...]
@@ -57,6 +57,8 @@ class Stream(StreamFields):
     partition: int | None = None
     partitions: int = 0
     observers: tuple[int, ...] = ()
+    lake_start_offset: int = 0
+    lake_end_offset: int = 0
 
     @property
     def full_name(self) -> str:
@@ -394,6 +396,15 @@ class StreamLake:
     def waiting(self) -> int:
         """How many offsets are not in the lake yet."""
         return max(self.committed_offset - self.end_offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class UnneededObject:
+    """An object in the lake that no table needs. name: below the lake's URL. wait: for how many
+    seconds it stays at least; 0: it is deleted, or with `dry_run` would be."""
+
+    name: str
+    wait: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class StreamConfig(_message.Message):
     def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ..., restoring: _Optional[bool] = ..., partition: _Optional[int] = ..., partitions: _Optional[int] = ..., encryption: _Optional[_Union[Encryption, str]] = ..., observers: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., key: _Optional[_Union[Key, str]] = ..., lake: _Optional[bool] = ..., local_max_age_us: _Optional[int] = ..., local_max_bytes: _Optional[int] = ..., lake_lag_us: _Optional[int] = ..., lake_object_bytes: _Optional[int] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ...) -> None: ...
 
 class Stream(_message.Message):
-    __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections", "readonly", "paused", "target_replicas", "observers")
+    __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections", "readonly", "paused", "target_replicas", "observers", "lake_start_offset", "lake_end_offset")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,8 @@ class Stream(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     TARGET_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    LAKE_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAKE_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     subject: str
@@ -147,7 +149,9 @@ class Stream(_message.Message):
     paused: bool
     target_replicas: _containers.RepeatedScalarFieldContainer[int]
     observers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ..., readonly: _Optional[bool] = ..., paused: _Optional[bool] = ..., target_replicas: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[int]] = ...) -> None: ...
+    lake_start_offset: int
+    lake_end_offset: int
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ..., readonly: _Optional[bool] = ..., paused: _Optional[bool] = ..., target_replicas: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[int]] = ..., lake_start_offset: _Optional[int] = ..., lake_end_offset: _Optional[int] = ...) -> None: ...
 
 class StreamDescription(_message.Message):
     __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us", "compaction", "damaged", "last_append_us", "key_id", "end_unknown", "subjects")
@@ -454,6 +458,28 @@ class AdoptLakeRequest(_message.Message):
 class AdoptLakeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class SweepLakeRequest(_message.Message):
+    __slots__ = ("stream", "dry_run")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    dry_run: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class UnneededObject(_message.Message):
+    __slots__ = ("name", "wait_us")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WAIT_US_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    wait_us: int
+    def __init__(self, name: _Optional[str] = ..., wait_us: _Optional[int] = ...) -> None: ...
+
+class SweepLakeResponse(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[UnneededObject]
+    def __init__(self, objects: _Optional[_Iterable[_Union[UnneededObject, _Mapping]]] = ...) -> None: ...
 
 class DescribeLakeRequest(_message.Message):
     __slots__ = ("stream", "with_metadata")

@@ -109,6 +109,11 @@ class StreamsStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.AdoptLakeRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.AdoptLakeResponse.FromString,
                 _registered_method=True)
+        self.SweepLake = channel.unary_unary(
+                '/jetstream.v1.Streams/SweepLake',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.SweepLakeRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.SweepLakeResponse.FromString,
+                _registered_method=True)
 
 
 class StreamsServicer:
@@ -225,6 +230,14 @@ class StreamsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SweepLake(self, request, context):
+        """Deletes from a stream's folder in the lake what its table has not needed for the grace time, as
+        the leader does from time to time. The leader answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -302,6 +315,11 @@ def add_StreamsServicer_to_server(servicer, server):
                     servicer.AdoptLake,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.AdoptLakeRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.AdoptLakeResponse.SerializeToString,
+            ),
+            'SweepLake': grpc.unary_unary_rpc_method_handler(
+                    servicer.SweepLake,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.SweepLakeRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.SweepLakeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -709,6 +727,33 @@ class Streams:
             '/jetstream.v1.Streams/AdoptLake',
             jetstream_dot_v1_dot_api__pb2.AdoptLakeRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.AdoptLakeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SweepLake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/SweepLake',
+            jetstream_dot_v1_dot_api__pb2.SweepLakeRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.SweepLakeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,8 +42,10 @@ class Sweeper:
         listed = {each.name for each in self._store.list(prefix)}
         return {name for name in listed if name.startswith(prefix)}
 
-    def sweep(self, listed: set[str], location: str, now_us: MonotonicUs) -> list[str]:
-        """Delete what may go, and return its names.
+    def sweep(
+        self, listed: set[str], location: str, now_us: MonotonicUs, *, dry_run: bool = False
+    ) -> list[str]:
+        """Delete what may go, and return its names. dry_run: delete nothing.
 
         location: the pointer to the table, **safety** read after the listing. "": there is no
         table. Nothing goes then: the metadata may have been lost, and the table be needed to adopt
@@ -57,7 +59,7 @@ class Sweeper:
             self.unreached.clear()
             return []
         table.check_is_ours(location)
-        if table.marker_of(location) not in listed:
+        if table.marker_of(location) not in listed and not dry_run:
             table.mark(location)
         needed = {table.marker_of(location), *table.reached(location)}
         self.unknown = tuple(self._unknown(listed, location))
@@ -68,10 +70,17 @@ class Sweeper:
         gone = sorted(
             name for name, since in self.unreached.items() if now_us - since >= self._grace_us
         )
-        for name in gone:
+        for name in () if dry_run else gone:
             self._store.delete(name)
             del self.unreached[name]
         return gone
+
+    def waits_us(self, now_us: MonotonicUs) -> dict[str, int]:
+        """What was found unneeded and is there, and how long it stays at least."""
+        return {
+            name: max(0, self._grace_us - (now_us - since))
+            for name, since in self.unreached.items()
+        }
 
     def _unknown(self, listed: set[str], location: str) -> list[str]:
         """The versions with a marker and objects that the one at `location` has not, and has not

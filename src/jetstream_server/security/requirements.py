@@ -85,6 +85,7 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Streams/DescribeLake": _stream(Operation.READ),
     # The table may hold the records of any stream.
     "/jetstream.v1.Streams/AdoptLake": _cluster(Operation.CLUSTER_ALTER, changes=True),
+    "/jetstream.v1.Streams/SweepLake": _stream(Operation.ALTER, changes=True),
     "/jetstream.v1.Reads/Fetch": _stream(Operation.READ, nodes=True, again=True),
     "/jetstream.v1.Reads/Consume": _stream(Operation.READ, again=True),
     "/jetstream.v1.Reads/ListOffsets": Requirement(Scope.EACH, Operation.READ, nodes=True),

@@ -77,6 +77,22 @@ def test_what_a_refused_commit_left_goes_after_the_grace_time(scene: Scene) -> N
     assert scene.names() == before
 
 
+def test_a_dry_run_deletes_nothing_and_tells_what_waits(scene: Scene) -> None:
+    lost = scene.upload("lost").name
+    before = scene.names()
+
+    def look(at: int) -> list[str]:
+        listed = scene.sweeper.listed()
+        return scene.sweeper.sweep(listed, scene.location, MonotonicUs(at), dry_run=True)
+
+    assert look(0) == []
+    assert scene.sweeper.waits_us(MonotonicUs(10)) == {lost: GRACE_US - 10}
+    assert look(GRACE_US) == look(2 * GRACE_US) == [lost]
+    assert scene.names() == before
+    assert scene.sweep(2 * GRACE_US) == [lost]
+    assert scene.sweeper.waits_us(MonotonicUs(2 * GRACE_US)) == {}
+
+
 def test_an_object_that_is_committed_between_sweeps_stays(scene: Scene) -> None:
     added = scene.upload("slow")
     scene.sweep(0)

@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("pyiceberg")
 
+from pyiceberg.table import StaticTable
+
 from jetstream_protocol.errors import (
     FencedEpochError,
     JetstreamError,
@@ -28,7 +30,12 @@ from jetstream_server.lake.tasks import MarkTask, Task, TrimTask, folder_of
 from jetstream_server.lake.worker import copy, mark, trim
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.metadata.state import lake_decisions
-from jetstream_server.metadata.state.commands import LAKE_LEVEL, AlterStream, PurgeStream
+from jetstream_server.metadata.state.commands import (
+    LAKE_LEVEL,
+    AlterStream,
+    PurgeStream,
+    SetSchema,
+)
 from jetstream_server.metadata.state.streams import LakeMark
 from jetstream_server.replication.core import lake_bounds
 from jetstream_server.replication.core.unreadable import InLakeError
@@ -418,6 +425,56 @@ async def test_records_older_than_max_age_leave_the_lake(tmp_path: Path) -> None
         assert [each.begin for each in ground.objects(replica)][:1] == [start]
         await eventually(lambda: replica.log.log_start_offset >= start)
         assert lake_bounds.start_offset(replica.stream, replica.log) == start
+
+
+@on_loop
+async def test_a_sweep_that_somebody_asks_for_keeps_the_rules(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        assert await ground.sweeping.sweep_now(replica, dry_run=False) == []
+        ground.fill(replica, 6)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        folder = folder_of("cluster", replica.stream.id, replica.stream.created_at_us)
+        ground.store.put(lost := f"{folder}/data/lost", b"x")
+        assert (lost, GRACE_US) in await ground.sweeping.sweep_now(replica, dry_run=False)
+        ground.node.clocks.advance(GRACE_US)
+        assert (lost, 0) in await ground.sweeping.sweep_now(replica, dry_run=True)
+        assert lost in ground.names()
+        ground.trouble = FencedEpochError("another leader")
+        with pytest.raises(FencedEpochError):
+            await ground.sweeping.sweep_now(replica, dry_run=False)
+        ground.trouble = None
+        assert (lost, 0) in await ground.sweeping.sweep_now(replica, dry_run=False)
+        assert lost not in ground.names()
+
+
+@on_loop
+async def test_a_schema_that_is_set_during_a_copy_counts_for_the_next_object(
+    tmp_path: Path,
+) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+
+        def set_schema(text: str) -> None:
+            stream = replica.stream
+            command = SetSchema(
+                stream_id=stream.id, schema=text, schema_version=stream.schema_version
+            )
+            ground.node.cluster.do(command)
+            ground.node.apply()
+
+        set_schema("a int")
+        ground.before_commit.append(lambda: set_schema("b bigint alias a, c string"))
+        ground.fill(replica, 6)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        assert [each.schema_version for each in ground.tasks[:2]] == [1, 2]
+        assert len({each.end for each in ground.tasks}) == len(ground.tasks), "none was refused"
+        url = ground.store.url + "/" + replica.stream.lake.location
+        rows = StaticTable.from_metadata(url).scan().to_arrow()
+        assert rows.column_names[-3:] == ["b", "c", "_error"]
+        assert len(rows) == replica.stream.lake.end
 
 
 @on_loop

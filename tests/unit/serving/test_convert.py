@@ -7,7 +7,7 @@ from dataclasses import replace
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.commands import DrainNode, FenceNode
-from jetstream_server.metadata.state.streams import StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.streams import LakeMark, StreamMetadata, StreamSettings
 from jetstream_server.serving.grpc.convert import leaderless_state, node_to_proto, stream_to_proto
 from tests.unit.metadata.cluster import Cluster
 
@@ -29,6 +29,7 @@ STREAM = StreamMetadata(
     paused=True,
     target_replicas=(1, 2),  # type: ignore[arg-type]
     observers=(3,),  # type: ignore[arg-type]
+    lake=LakeMark(5, 9),
 )
 
 

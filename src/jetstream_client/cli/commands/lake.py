@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import printable
 from jetstream_client.cli.progress import progress_bar
+from jetstream_client.cli.units import age_text
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.restore import begin_restoring, listen
 from jetstream_client.values.types import StreamLake
@@ -113,6 +115,41 @@ def verify(cli: Invocation, stream: options.StreamName) -> None:
     cli.answer(row, printable(problem) or f"{checked} records of {printable(stream)} are well")
     if problem:
         raise typer.Exit(Exit.DAMAGED)
+
+
+@app.command()
+@common_options()
+def sweep(
+    cli: Invocation,
+    stream: Named = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Delete nothing: show what would be deleted.")
+    ] = False,
+) -> None:
+    """Delete what lies in the lake and no table needs: what interrupted copies and purges left.
+
+    The leader of a stream does it by itself from time to time. Nothing goes before a sweep has
+    found it unneeded for `lake.grace`, counted since this leader leads. DELETED: yes, or when at
+    the earliest. It shows the 1,000 objects of a stream that go first.
+
+    Example: jetstream lake sweep orders --dry-run
+    """
+    done = "would be" if dry_run else "yes"
+    with cli.client() as client:
+        names = [name for name, _ in _found(client, stream)]
+        rows = [(name, each) for name in names for each in client.sweep_lake(name, dry_run=dry_run)]
+    cli.table(
+        ("STREAM", "OBJECT", "DELETED"),
+        rows,
+        lambda row: (
+            printable(row[0]), printable(row[1].name),
+            f"in {age_text(timedelta(seconds=row[1].wait))}" if row[1].wait else done,
+        ),
+        lambda row: {
+            "stream": row[0], "object": row[1].name, "wait": row[1].wait,
+            "deleted": not (row[1].wait or dry_run),
+        },
+    )  # fmt: skip
 
 
 @app.command()

@@ -51,7 +51,8 @@ def list_(
     """List the streams.
 
     REPLICAS: how many are in sync, of how many; after "+": how many observers. LAST: the age of the
-    last record. "-": no leader answers, or it does not know yet what was committed. RECORDS counts
+    last record. "-": no leader answers, or it does not know yet what was committed. IN LAKE: up to
+    which offset the lake holds the records, if any stream has `lake`. RECORDS counts
     offsets. It is too high where some have no record: in compacted streams ("<="), and in imported
     ones whose source had deleted messages.
     STATE: read-only, paused, restoring (being restored or imported), encrypted (by its own
@@ -77,7 +78,7 @@ def _draw_json_lines(streams: Sequence[StreamDescription]) -> None:
 
 
 def _draw_list(streams: Sequence[StreamDescription]) -> None:
-    columns = (
+    columns: tuple[str, ...] = (
         "NAME",
         "SUBJECT",
         "GROUP",
@@ -89,7 +90,15 @@ def _draw_list(streams: Sequence[StreamDescription]) -> None:
         "STATE",
     )
     now = datetime.now(UTC)
-    print_table(columns, [_list_cells(stream, now) for stream in streams])
+    cells = [_list_cells(stream, now) for stream in streams]
+    if any(stream.lake or stream.lake_end_offset for stream in streams):
+        columns += ("IN LAKE",)
+        cells = [(*row, _lake_text(stream)) for row, stream in zip(cells, streams, strict=True)]
+    print_table(columns, cells)
+
+
+def _lake_text(stream: Stream) -> str:
+    return f"to {stream.lake_end_offset}" if stream.lake_end_offset else "-"
 
 
 def _list_cells(stream: StreamDescription, now: datetime) -> tuple[object, ...]:
@@ -175,6 +184,7 @@ def _draw_summary(stream: StreamDescription) -> None:
         "state": ", ".join([stream.state, *_marks(stream)]),
         "records": _records_text(stream),
         "bytes": _bytes_text(stream),
+        "lake": _in_lake_text(stream),
         "last": _last_text(stream, now),
         "leader": f"{_leader_text(stream)}, epoch {stream.leader_epoch}",
         "replicas": f"{nodes_text(stream.replicas)}; {in_sync}",
@@ -219,6 +229,13 @@ def _bytes_text(stream: StreamDescription) -> str:
         return "-"
     segments = "segment" if stream.segments == 1 else "segments"
     return f"{size_text(stream.size_bytes)} in {stream.segments} {segments}"
+
+
+def _in_lake_text(stream: Stream) -> str:
+    start, end = stream.lake_start_offset, stream.lake_end_offset
+    if start < end:
+        return f"{end - start}, offsets {start} to {end - 1}"
+    return "nothing yet" if stream.lake else ""
 
 
 def _kept_text(stream: Stream) -> str:

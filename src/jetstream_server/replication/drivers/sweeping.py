@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
@@ -127,7 +128,18 @@ class Sweeping:
                 self._reasons[stream_id] = reason
                 logger.warning("lake_sweep_failed", stream_id=stream_id, reason=reason)
 
-    async def _sweep(self, replica: Replica) -> None:
+    async def sweep_now(self, replica: Replica, *, dry_run: bool) -> list[tuple[str, int]]:
+        """Sweep the folder of a stream that this node leads. Returns what its table does not need,
+        what goes first at the beginning, and for how many microseconds it stays at least. Raises
+        OSError, JetstreamError, ValueError."""
+        if not replica.stream.lake.location:
+            return []
+        gone = await self._sweep(replica, dry_run=dry_run)
+        sweeper = self._sweepers.get(replica.stream.id)  # None: it leads no more.
+        waits = {} if sweeper is None else sweeper.waits_us(self._clock())
+        return sorted({**waits, **dict.fromkeys(gone, 0)}.items(), key=lambda each: each[1])
+
+    async def _sweep(self, replica: Replica, *, dry_run: bool = False) -> list[str]:
         stream_id = replica.stream.id
         sweeper = self._sweepers.get(stream_id)
         if sweeper is None:
@@ -136,7 +148,10 @@ class Sweeping:
         listed = await self._in_thread(sweeper.listed)
         location = await self._confirmed_location(replica)
         before = sweeper.unknown
-        gone = await self._in_thread(sweeper.sweep, listed, location, self._clock())
+        sweep = partial(sweeper.sweep, dry_run=dry_run)
+        gone = await self._in_thread(sweep, listed, location, self._clock())
+        if dry_run:
+            return gone
         self.objects_removed += len(gone)
         if sweeper.unknown and sweeper.unknown != before:
             logger.warning(
@@ -144,6 +159,7 @@ class Sweeping:
             )
         if gone:
             logger.info("lake_swept", stream=replica.stream.full_name, objects=len(gone))
+        return gone
 
     async def _confirmed_location(self, replica: Replica) -> str:
         """Where the newest table is. Raises JetstreamError if another node leads, or has."""

@@ -40,6 +40,8 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
         paused=stream.paused,
         target_replicas=stream.target_replicas,
         observers=stream.observers,
+        lake_start_offset=stream.lake.start,
+        lake_end_offset=stream.lake.end,
     )
 
 

@@ -17,6 +17,8 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 
 STORE_SECONDS = 8.0
 """For the table's metadata: less than a call takes over HTTP."""
+OBJECTS_MAX = 1_000
+"""Of an answer: some 150 bytes each."""
 
 
 class Lakes:
@@ -45,6 +47,22 @@ class Lakes:
         if self._adopting is None:
             raise UnavailableError("this node has no lake: give every node lake.url")
         await self._adopting.adopt(replica, table_url)
+
+    async def sweep(self, replica: Replica, *, dry_run: bool) -> pb.SweepLakeResponse:
+        """See Sweeping.sweep_now. Raises UnavailableError if this node has no lake, or cannot reach
+        it."""
+        if self._sweeping is None:
+            raise UnavailableError("this node has no lake: give every node lake.url")
+        try:
+            found = await self._sweeping.sweep_now(replica, dry_run=dry_run)
+        except (OSError, ValueError) as error:
+            raise UnavailableError(f"the lake cannot be swept: {error}; try again") from error
+        return pb.SweepLakeResponse(
+            objects=[
+                pb.UnneededObject(name=name, wait_us=wait_us)
+                for name, wait_us in found[:OBJECTS_MAX]
+            ]
+        )
 
     async def describe(
         self, stream: StreamMetadata, with_metadata: bool

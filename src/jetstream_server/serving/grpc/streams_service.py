@@ -359,6 +359,10 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         await self._lakes.adopt(replica, request.table_url)
         return pb.AdoptLakeResponse()
 
+    async def SweepLake(self, request: pb.SweepLakeRequest, call: Call) -> pb.SweepLakeResponse:
+        replica = self._replicas.resolve_led(request.stream)
+        return await self._lakes.sweep(replica, dry_run=request.dry_run)
+
     async def _set_access(
         self, stream: StreamMetadata, *, readonly: bool | None = None, paused: bool | None = None
     ) -> StreamMetadata:

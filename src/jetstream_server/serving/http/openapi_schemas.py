@@ -85,6 +85,8 @@ _STREAM = fields(
         "paused": FLAG,
         "target_replicas": _NODES,
         "observers": _NODES,
+        "lake_start_offset": described(INTEGER, "The first offset in the lake."),
+        "lake_end_offset": described(INTEGER, "Records below it are in the lake; 0: none yet."),
         "log_start_offset": nullable(INTEGER, "The first offset that is kept."),
         "high_watermark": nullable(INTEGER, "Records below it are committed, and can be read."),
         "log_end_offset": nullable(INTEGER),

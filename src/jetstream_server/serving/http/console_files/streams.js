@@ -39,6 +39,7 @@ const streamsPage = (query) => ({
       ["Records/s", (s) => rate(latest(s, s.samples)), "n"],
       ["", (s) => chart(s.samples, 120, 24), "wide"],
     ];
+    if (found.streams.some((s) => s.lake || s.lake_end_offset)) columns.splice(6, 0, ["In the lake", (s) => s.lake_end_offset ? `to ${count(s.lake_end_offset)}` : "–", "n"]);
     for (const each of found.streams) each.samples = sampled(each.id, end(each), now);
     const state = h("select", { id: "state", "aria-label": "Which streams", onchange: (event) => go({ state: event.target.value, start: 0 }) },
       [["", "All"], ...STREAM_STATES].map(([value, text]) => h("option", { value, selected: value === (query.get("state") || "") }, text)));
@@ -144,7 +145,8 @@ function streamOverview(name, found, past) {
     h("div", { class: "cards" },
       card("Records", records(found)), card("Offsets", offsets(found)),
       card("Size", isReported(found) ? size(found.size_bytes) : "unknown"), card("Not committed", end(found) === null ? "unknown" : count(found.log_end_offset - end(found))),
-      card("Last record", found.last_append ? ago(found.last_append) : isReported(found) ? "–" : "unknown")),
+      card("Last record", found.last_append ? ago(found.last_append) : isReported(found) ? "–" : "unknown"),
+      stream.lake || stream.lake_end_offset ? card("In the lake", stream.lake_end_offset > stream.lake_start_offset ? `${count(stream.lake_start_offset)} – ${count(stream.lake_end_offset - 1)}` : "nothing yet") : null),
     past.element,
     section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node), action("reassign", "Move", () => reassign(stream))),
     section("Settings", command("stream", "describe", name), h("div", { class: "body" }, h("dl", {}, facts.map(([title, value, meaning]) => [h("dt", {}, explained(title, meaning)), h("dd", {}, value)]))), action("produce", "Publish", () => produce(stream)), action("alter", "Alter", () => alter(stream))),
