@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-RECONNECT_OPTIONS: Final = (
-    # gRPC's own reconnect back-off (to 120 s) would outlast a failover.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    # This long an attempt to connect may take.
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),
-    # Without this a new channel shares the back-off and the last failure of earlier ones.
-    ("grpc.use_local_subchannel_pool", 1),
-)
-"""With these a channel finds a server about a second after it is back, however long it was away."""
+CONNECT_MS: Final = 500
+TLS_CONNECT_MS: Final = 3000
+"""At least this long an attempt to connect may take. With TLS it takes three more messages on their
+way, and work on both sides. If all attempts ended too soon on a slow link or a busy machine, they
+would begin anew for ever."""
+
+
+def reconnect_options(*, over_tls: bool) -> tuple[tuple[str, int], ...]:
+    """With these a channel finds a server about a second after it is back, however long it was
+    away."""
+    return (
+        # gRPC's own reconnect back-off (to 120 s) would outlast a failover.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", TLS_CONNECT_MS if over_tls else CONNECT_MS),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.enable_http_proxy", 0),
+        # Without this a new channel shares the back-off and the last failure of earlier ones.
+        ("grpc.use_local_subchannel_pool", 1),
+    )

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from jetstream_client.values.tls import TlsConfig
-from jetstream_protocol.channels import RECONNECT_OPTIONS
+from jetstream_protocol.channels import reconnect_options
 from jetstream_protocol.errors import (
     InternalError,
     InvalidRequestError,
@@ -38,10 +38,7 @@ _REFUSED_UNSEEN = ("Concurrent RPC limit", "Too many pending requests")
 """How gRPC itself refuses a call that a server has no room for: with RESOURCE_EXHAUSTED, as it does
 what is too large, which is too large the next time, too."""
 
-_CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    *RECONNECT_OPTIONS,
-)
+_ANSWER_OPTION = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
 
 
 _METHODS = {
@@ -58,10 +55,11 @@ _METHODS = {
 
 def connect(address: str, tls: TlsConfig | None = None) -> grpc.Channel:
     """Raises InvalidRequestError for files that TLS cannot use."""
+    options = (_ANSWER_OPTION, *reconnect_options(over_tls=tls is not None))
     if tls is None:
-        return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        return grpc.insecure_channel(address, options=options)
     credentials = grpc.ssl_channel_credentials(*tls.contents())
-    return grpc.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, credentials, options=options)
 
 
 def answer_class(request: Message) -> type[Message]:

@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
-from jetstream_protocol.channels import RECONNECT_OPTIONS
+from jetstream_protocol.channels import reconnect_options
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
 from jetstream_protocol.generated import (
     api_pb2_grpc,
@@ -85,11 +85,12 @@ class NodeChannels:
         return channel
 
     def _open(self, address: str) -> aio.Channel:
+        options = reconnect_options(over_tls=self._certificates is not None)
         if self._certificates is None:
-            return aio.insecure_channel(address, options=RECONNECT_OPTIONS)
+            return aio.insecure_channel(address, options=options)
         pem = self._certificates.pem
         credentials = grpc.ssl_channel_credentials(pem.ca or None, pem.key, pem.certificate)
-        return aio.secure_channel(address, credentials, options=RECONNECT_OPTIONS)
+        return aio.secure_channel(address, credentials, options=options)
 
     def _replace_channels(self) -> None:
         for channel in self._channels.values():
