@@ -103,7 +103,7 @@ async def rebalances(measure: Callable[[Once], Awaitable[None]]) -> None:
 
         async def once(number: int) -> None:
             member.events.clear()
-            member.membership.told = frozenset([1, 2 + number % 2])
+            member.membership.assigned_since = {1: 1, 2 + number % 2: 1}
             member.membership._compare()
             for part in consumer.parts:
                 await part.consumer.seek(0)

@@ -58,10 +58,10 @@ class Part(Generic[V, K]):
 
 
 class Beginning(NamedTuple):
-    """A stream that is being begun, beside the reader. generation: in which it was assigned."""
+    """A stream that is being begun, beside the reader. since: see `Membership.assigned_since`."""
 
     task: asyncio.Task[Part[Any, Any]]
-    generation: int
+    since: int
 
 
 class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
@@ -303,7 +303,7 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
 
     def _start_beginning(self, number: int) -> None:
         task = asyncio.get_running_loop().create_task(self._begin_part(number))
-        self._beginning[number] = Beginning(task, self._membership.generation)
+        self._beginning[number] = Beginning(task, self._membership.assigned_since.get(number, 0))
         task.add_done_callback(self._has_begun)
 
     async def _begin_part(self, number: int) -> Part[V, K]:
@@ -342,7 +342,7 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
         with."""
         failures: dict[int, BaseException] = {}
         ended = [(n, each) for n, each in self._beginning.items() if each.task.done()]
-        for number, (task, generation) in ended:
+        for number, (task, since) in ended:
             del self._beginning[number]
             error = None if task.cancelled() else task.exception()
             now = asyncio.get_running_loop().time()
@@ -352,16 +352,16 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
                 group = self._membership.group
                 logger.warning("consumer group %r: stream %d not begun: %s", group, number, error)
             elif not task.cancelled():
-                await self._take(task.result(), generation)
+                await self._take(task.result(), since)
         return failures
 
-    async def _take(self, part: Part[V, K], generation: int) -> None:
+    async def _take(self, part: Part[V, K], since: int) -> None:
         """Read a stream that has begun. **safety** What is assigned meanwhile counts: a stream that
-        was taken away belongs to another member, and its position moves on."""
+        was taken away was another member's, and its position has moved on, even if it is this
+        one's again. One that stayed is taken, however often the others change."""
         membership, number = self._membership, part.stream_id
         membership.check_lease()
-        still_assigned = number in membership.told and membership.generation == generation
-        if self._closed or not still_assigned:
+        if self._closed or membership.assigned_since.get(number) != since:
             await part.close(commit=False)
             return
         self._parts[number] = part

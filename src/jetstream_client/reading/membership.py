@@ -66,7 +66,10 @@ class Membership:
         self._last: tuple[str, int] | None = None
         """Its id and generation before it was lost, until it is known whether its name was taken.
         """
-        self.told: Set[int] = frozenset()
+        self.assigned_since: dict[int, int] = {}
+        """The streams that it is to read, each with the generation since which every answer has
+        assigned it: since then it was no other member's, as this one never heard that it is to
+        release it."""
         self.is_lost = False
         self._differs = False  # It must begin or release streams.
         self._coming: Set[int] = frozenset()
@@ -107,6 +110,11 @@ class Membership:
         self._lapsing = loop.create_task(self._lapse_in_time())
 
     @property
+    def told(self) -> Set[int]:
+        """The streams that it is to read."""
+        return self.assigned_since.keys()
+
+    @property
     def must_adjust(self) -> bool:
         """Whether what it reads must change before the next record."""
         return self.is_lost or self._differs or self._has_lapsed
@@ -142,7 +150,7 @@ class Membership:
             self._losses = 0  # It was one for long.
         self._losses += 1
         self.is_lost = True
-        self.told = frozenset()
+        self.assigned_since = {}
         if self._instance and self.generation:
             self._last = self.id, self.generation
         self.id, self.generation = f"{self._process}.{secrets.token_hex(8)}", 0
@@ -260,7 +268,8 @@ class Membership:
         if not self.generation:
             self._joined = asked
         self.generation = answer.generation
-        self.told = frozenset(answer.assigned)
+        since = self.assigned_since
+        self.assigned_since = {each: since.get(each, self.generation) for each in answer.assigned}
         self._compare()
         if self.must_adjust:
             self.news.set()

@@ -163,7 +163,7 @@ async def test_a_stream_that_comes_back_before_its_release_has_ended_is_read_on(
     async with member.consumer as consumer:
         await member.is_cancelled()
         member.coordinator.assigned = [1]
-        member.membership.told = frozenset([1])
+        member.membership.assigned_since = {1: 1}
         member.membership.adjusted()
         async with asyncio.timeout(30.0):
             assert (await anext(consumer)).offset == 0  # This cursor knows nothing at its opening.

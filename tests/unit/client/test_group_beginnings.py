@@ -96,6 +96,45 @@ async def test_what_takes_longer_than_every_call_begins_all_the_same() -> None:
     assert len(member.opened) == 1
 
 
+async def hears(member: Member, assigned: list[int]) -> None:
+    """The group has changed."""
+    member.coordinator.generation += 1
+    member.coordinator.assigned = assigned
+    await member.membership._beat(0.0)
+
+
+@on_loop
+async def test_what_takes_longer_than_a_generation_begins_all_the_same() -> None:
+    """Others join and go meanwhile. With each new generation it was begun anew, and so never."""
+
+    async def others_come_and_go() -> None:
+        assert len(member.opened) == 1
+        await hears(member, [1])
+
+    member = Unready(others_come_and_go)
+    member.coordinator.assigned = [1]
+    async with asyncio.timeout(60.0):
+        assert (await anext(member.consumer)).offset == 0
+        await member.consumer.aclose()
+
+
+@on_loop
+async def test_what_was_another_member_s_meanwhile_is_begun_anew() -> None:
+    """Its position has moved on."""
+
+    async def was_another_s() -> None:
+        if len(member.opened) == 1:
+            await hears(member, [])
+            await hears(member, [1])
+
+    member = Unready(was_another_s)
+    member.coordinator.assigned = [1]
+    async with asyncio.timeout(60.0):
+        assert (await anext(member.consumer)).offset == 0
+        await member.consumer.aclose()
+    assert len(member.opened) == 2
+
+
 @on_loop
 async def test_heartbeats_wait_although_a_stream_cannot_begin() -> None:
     """The coordinator answers at once, because the member does not hold what it was told to."""

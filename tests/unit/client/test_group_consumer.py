@@ -41,6 +41,7 @@ class Coordinator:
         self.answers.set()
         self.heartbeats = 0
         self.left: list[str] = []
+        self.generation = 1
         self.assigned = [1]
         self.failures: list[JetstreamError | None] = []
 
@@ -50,7 +51,7 @@ class Coordinator:
             await fails_with(self.failures.pop(0))
         await self.answers.wait()
         await asyncio.sleep(request.wait_ms / 1000)
-        return pb.GroupHeartbeatResponse(generation=1, assigned=self.assigned)
+        return pb.GroupHeartbeatResponse(generation=self.generation, assigned=self.assigned)
 
     async def leave(self, group: str, source: str, member_id: str) -> None:
         self.left.append(member_id)
@@ -205,7 +206,7 @@ async def test_a_stream_that_was_never_assigned_is_not_revoked() -> None:
     member.coordinator.assigned = [1, 2]
     member.cursors[2].failures.append(UnavailableError("for a moment"))
     await next_fails(member, UnavailableError(""))
-    member.membership.told = frozenset([2])
+    member.membership.assigned_since = {2: 1}
     async with member.consumer as consumer:
         await anext(consumer)
         assert consumer.streams == ["orders-2"]
