@@ -61,6 +61,7 @@ def test_a_readonly_stream_refuses_every_publisher_and_is_read(
         assert client.set_stream_readonly("sealed").readonly
         with pytest.raises(StreamReadonlyError, match="is read-only: nothing was stored"):
             publisher.send("refused").result()
+    client.publish("sealed", "lost", ack_level="none")
     with pytest.raises(StreamReadonlyError, match="'jetstream stream readonly sealed --undo'"):
         client.publish("sealed", "refused")
     error = asked(cluster, "sealed")["error"]
@@ -69,6 +70,7 @@ def test_a_readonly_stream_refuses_every_publisher_and_is_read(
     # What is stored already is still acknowledged: a publisher that was not answered may ask again.
     assert client.publish("sealed", "first", msg_id="first").duplicate
     assert values(client, "sealed") == [b"first", b"second"]
+    assert client.purge_stream("sealed", 1) == 1
     assert not client.set_stream_readonly("sealed", False).readonly
     assert client.publish("sealed", "third").offset == 2
 
@@ -87,9 +89,12 @@ def test_a_paused_stream_does_not_listen_and_resumes_where_it_was(
         with pytest.raises(StreamPausedError):
             client.publish("quiet", "refused", ack_level="none")
         with pytest.raises(StreamPausedError):
+            client.publish("quiet", "first", msg_id="first")
+        with pytest.raises(StreamPausedError):
             publisher.send("refused").result()
     assert client.create_stream("quiet", "quiet").paused  # It is found, and nobody waits.
     assert values(client, "quiet") == [b"first", b"second"]
+    assert client.purge_stream("quiet", 1) == 1
     assert not client.resume_stream("quiet").paused
     assert client.publish("quiet", "third").offset == 2
 

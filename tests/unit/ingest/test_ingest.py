@@ -115,6 +115,17 @@ async def test_what_was_on_its_way_is_stored_and_then_nobody_listens(tmp_path: P
 
 
 @on_loop
+async def test_what_was_delivered_before_a_stream_is_paused_is_stored(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.nats.deliver(b"before")
+    bench.replica.stream = dataclasses.replace(bench.replica.stream, paused=True)
+    bench.ingest.access_changed(bench.replica)
+    await bench.ingest.drained()
+    bench.nats.deliver(b"after")
+    assert bench.values() == [b"before", b"on its way"]
+
+
+@on_loop
 async def test_what_is_on_its_way_from_a_server_that_is_not_heard_is_not_waited_for(
     tmp_path: Path,
 ) -> None:

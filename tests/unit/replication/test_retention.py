@@ -18,7 +18,8 @@ from structlog.testing import capture_logs
 from jetstream_protocol.errors import OffsetOutOfRangeError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.state.commands import LAKE_LEVEL, AlterStream
+from jetstream_server.metadata.state.commands import LAKE_LEVEL, AlterStream, SetStreamAccess
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.streams import LakeMark, StreamSettings
 from jetstream_server.replication.core.log_config import log_config_for
 from jetstream_server.replication.drivers import retention as retention_module
@@ -268,12 +269,18 @@ def create_other(node: Node) -> Replica:
     return replica
 
 
+@pytest.mark.parametrize("access", [{}, {"readonly": True}, {"paused": True}])
 @on_loop
-async def test_limits_take_effect_when_they_are_altered(tmp_path: Path) -> None:
-    async with keeping(tmp_path) as node:
+async def test_limits_take_effect_when_they_are_altered(
+    tmp_path: Path, access: dict[str, bool]
+) -> None:
+    """Also on a stream that takes no records now."""
+    async with keeping(tmp_path, level=FeatureLevel(SetStreamAccess.level)) as node:
         replica = create(node)
         for _ in range(10):
             node.append(replica, VALUE)
+        node.cluster.do(SetStreamAccess(stream_id=replica.stream.id, **access))
+        node.apply()
         stream = replica.stream
         node.cluster.do(
             AlterStream(
