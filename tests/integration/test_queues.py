@@ -115,6 +115,29 @@ async def test_a_delay_a_longer_time_and_the_end_of_a_message(server: ServerProc
 
 
 @on_loop
+async def test_words_about_an_earlier_delivery_take_a_message_from_nobody(
+    server: ServerProcess,
+) -> None:
+    """A refusal that its client repeats may come after the next delivery. What is done is done."""
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "again", 1)
+        async with client.queue(stream, "mailers", ack_wait=LONG) as queue:
+            (first,) = await taken(queue, 1)
+            assert await first.nak()
+            (again,) = await taken(queue, 1)
+            assert again.deliveries == 2
+            assert not await first.nak()
+            assert not await first.extend()
+            found = await client.describe_consumer(stream, "mailers")
+            assert (found.ack_pending, found.redeliveries) == (1, 1)
+            assert await again.extend()
+            assert await first.ack()
+            assert not await again.extend()
+            found = await client.describe_consumer(stream, "mailers")
+            assert (found.ack_floor, found.ack_pending, found.redeliveries) == (1, 0, 1)
+
+
+@on_loop
 async def test_a_message_that_nobody_acknowledges_becomes_a_dead_letter(
     server: ServerProcess,
 ) -> None:

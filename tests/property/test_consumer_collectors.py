@@ -174,7 +174,7 @@ class World:
 
     def give_back(self, offset: int) -> None:
         self.out.discard(offset)
-        self.consumer.refuse(offset, 0, None)
+        self.consumer.refuse(offset, 0, 0, None)
 
     def one_out(self) -> int | None:
         held = {each.record.offset for pull in self.pulls for each in pull[3].deliveries}
@@ -269,13 +269,14 @@ class KeepsThePull(Consumer):
 
 
 class ForgetsARefusal(Consumer):
-    def refuse(self, offset: int, delay_us: int, then: Callable[[], None] | None) -> None:
-        pass
+    def refuse(self, offset: int, *_: Any) -> bool:
+        return True
 
 
 class AcknowledgesARefusal(Consumer):
-    def refuse(self, offset: int, delay_us: int, then: Callable[[], None] | None) -> None:
-        self.acknowledge(offset, then)
+    def refuse(self, offset: int, *_: Any) -> bool:
+        self.acknowledge(offset, None)
+        return True
 
 
 class FillsFullCollectors(Consumer):
@@ -330,7 +331,7 @@ class ServesARunTwice(Consumer):
 
 class DeliversADoneOne(Consumer):
     def acknowledge(self, offset: int, then: Callable[[], None] | None) -> None:
-        self.refuse(offset, 0, then)
+        self.refuse(offset, 0, 0, then)
 
 
 MUTANTS = (

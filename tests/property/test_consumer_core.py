@@ -61,7 +61,7 @@ class World:
     def step(self) -> None:
         name = self.random.choice(
             ["publish", "deliver", "deliver", "deliver", "ack", "ack", "nak", "wait", "store",
-             "fail_over", "late", "progress", "unknown", "purge"]
+             "fail_over", "late", "progress", "unknown", "purge", "belated"]
         )  # fmt: skip
         getattr(self, name)()
         self.check()
@@ -146,7 +146,8 @@ class World:
         if offset is None or offset not in self.leader.open:
             return
         delay = self.random.choice([0, 0, 300, 5000])
-        assert self.leader.refuse(offset, delay, self.now)
+        named = self.random.choice([0, self.leader.open[offset].count])
+        assert self.leader.refuse(offset, delay, self.now, named)
         self.client.refused[offset] = MonotonicUs(self.now + delay)
 
     def progress(self) -> None:
@@ -155,6 +156,17 @@ class World:
             wait = self.config.wait_us(self.leader.open[offset].count)
             assert self.leader.open[offset].due_us == self.now + wait
             self.client.refused.pop(offset, None)
+
+    def belated(self) -> None:
+        """What names an earlier delivery takes the message from nobody, and holds it for nobody."""
+        offset = self.some()
+        found = None if offset is None else self.leader.open.get(offset)
+        if offset is None or found is None or found.count == 1:
+            return
+        due_us, named = found.due_us, self.random.randrange(1, found.count)
+        assert not self.leader.refuse(offset, 0, self.now, named), "it was taken away"
+        assert not self.leader.extend(offset, self.now, named), "it was held"
+        assert found.due_us == due_us
 
     def wait(self) -> None:
         self.now = MonotonicUs(self.now + self.random.choice([1, 400, 1500]))
@@ -227,8 +239,8 @@ class AcknowledgesWhatWasNotDelivered(Deliveries):
 
 
 class ForgetsARefusal(Deliveries):
-    def refuse(self, offset: int, delay_us: int, now_us: MonotonicUs) -> bool:
-        return offset in self.open
+    def refuse(self, offset: int, delay_us: int, now_us: MonotonicUs, delivery: int = 0) -> bool:
+        return self._at(offset, delivery) is not None
 
 
 class FloorPassesAnOpenMessage(Deliveries):
@@ -254,13 +266,13 @@ class KeepsWhatIsDone(Deliveries):
 
 
 class ExtendsNothing(Deliveries):
-    def extend(self, offset: int, now_us: MonotonicUs) -> bool:
-        return offset in self.open
+    def extend(self, offset: int, now_us: MonotonicUs, delivery: int = 0) -> bool:
+        return self._at(offset, delivery) is not None
 
 
 class IgnoresTheDelay(Deliveries):
-    def refuse(self, offset: int, delay_us: int, now_us: MonotonicUs) -> bool:
-        return super().refuse(offset, 0, now_us)
+    def refuse(self, offset: int, delay_us: int, now_us: MonotonicUs, delivery: int = 0) -> bool:
+        return super().refuse(offset, 0, now_us, delivery)
 
 
 class KeepsWhatWasPurged(Deliveries):
@@ -283,6 +295,11 @@ class NeverGivesAgain(Deliveries):
         return None
 
 
+class TakesARefusalOfAnOldDelivery(Deliveries):
+    def _at(self, offset: int, delivery: int) -> Open | None:
+        return self.open.get(offset)
+
+
 class AcknowledgesAllBefore(Deliveries):
     def acknowledge(self, offset: int) -> bool:
         for each in [each for each in self.open if each <= offset]:
@@ -294,7 +311,7 @@ MUTANTS = (
     AcknowledgesWhatWasNotDelivered, ForgetsARefusal, FloorPassesAnOpenMessage,
     DeliversBeyondTheBound, ForgetsWhatIsOpen, KeepsWhatIsDone, ExtendsNothing, IgnoresTheDelay,
     NeverGivesAgain, AcknowledgesAllBefore, KeepsWhatWasPurged, PurgesOneMore,
-    WaitsAfterAFailover,
+    WaitsAfterAFailover, TakesARefusalOfAnOldDelivery,
 )  # fmt: skip
 
 

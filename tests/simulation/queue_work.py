@@ -375,7 +375,8 @@ class QueueReader(ClientProcess):
         queue = self._queue
         if queue is None or queue._is_closed:
             return {}
-        return {each.offset: self._came[each.offset] for each in queue._buffer}
+        held = [each.offset for each in queue._buffer if not each._is_others]
+        return {offset: self._came[offset] for offset in held}
 
     def came_at(self, offset: int) -> int:
         return self._came[offset]

@@ -26,13 +26,15 @@ from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
 from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.follow import Follow, Following
+from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.cursors.coordinator import Heartbeat
 from tests.simulation import client_work
 from tests.simulation.runner import CLIENTS, Totals, run_clients, run_seeds, story
 from tests.simulation.test_group_work import any_heartbeat_releases
 
-SEEDS = 15
+SEEDS = [*range(15), 8100214]
+"""The last one: a refusal that was repeated took a message from another worker."""
 MUTANT_SEEDS = 1_000
 
 Patch = pytest.MonkeyPatch
@@ -48,9 +50,9 @@ def quiet() -> Iterator[None]:
 
 def test_no_seed_breaks_a_promise() -> None:
     totals = Totals()
-    failure = run_seeds(range(SEEDS), totals, kind=CLIENTS)
+    failure = run_seeds(SEEDS, totals, kind=CLIENTS)
     assert failure is None, story(failure)
-    assert totals.counts["handed out"] > 100 * SEEDS
+    assert totals.counts["handed out"] > 100 * len(SEEDS)
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -85,7 +87,7 @@ def a_member_goes_on_after_its_session(patch: Patch) -> None:
 
 
 def what_was_taken_away_meanwhile_is_begun(patch: Patch) -> None:
-    async def take(self: AsyncGroupConsumer, part: Part, generation: int) -> None:
+    async def take(self: AsyncGroupConsumer, part: Part, since: int) -> None:
         part.consumer.failures_told_to(self._part_has_failed)
         self._parts[part.stream_id] = part
         self._untold.append(part)
@@ -248,6 +250,10 @@ def what_the_leader_does_not_know_was_heard(patch: Patch) -> None:
     patch.setattr(AsyncQueueMessage, "ack", heard)
 
 
+def a_refusal_counts_whenever_it_comes(patch: Patch) -> None:
+    patch.setattr(Deliveries, "_at", lambda self, offset, delivery: self.open.get(offset))
+
+
 class Mutant(NamedTuple):
     """seed: the recorded one, in which it dies, tried first. why: what it then breaks."""
 
@@ -290,6 +296,7 @@ MUTANTS = [
     Mutant(what_waits_in_a_reader_is_not_extended, 31, "which waits in"),
     Mutant(an_ack_is_answered_before_it_is_kept, 25, "comes again, and was done"),
     Mutant(what_the_leader_does_not_know_was_heard, 25, "comes again, and was done"),
+    Mutant(a_refusal_counts_whenever_it_comes, 8100214, "which waits in"),
 ]
 
 

@@ -42,11 +42,13 @@ class QueueMessage(Message):
         return self._thread.run(self._message.ack())
 
     def nak(self, delay: Seconds = 0) -> bool:
-        """Give it back: it is delivered again, to whoever asks, after `delay` seconds."""
+        """Give it back: it is delivered again, to whoever asks, after `delay` seconds. False: it is
+        done, or was delivered again already."""
         return self._thread.run(self._message.nak(delay))
 
     def extend(self) -> bool:
-        """Say that it is still being worked on: `ack_wait` begins anew."""
+        """Say that it is still being worked on: `ack_wait` begins anew. False: it is done, or was
+        delivered again, and whoever got it then works on it."""
         return self._thread.run(self._message.extend())
 
     def term(self) -> bool:

@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
@@ -55,7 +56,7 @@ class _Lane:
 class AsyncQueueMessage(Message):
     """A message of a queue. deliveries: how often it was delivered, this time included."""
 
-    __slots__ = ("_queue", "deliveries")
+    __slots__ = ("_is_others", "_queue", "deliveries")
 
     def __init__(
         self, queue: AsyncQueue, stream: str, found: pb.DeliveredMessage, deliveries: int
@@ -70,27 +71,33 @@ class AsyncQueueMessage(Message):
             found.headers,
         )
         self.deliveries = deliveries
+        self._is_others = False
         self._queue = queue
 
     async def ack(self) -> bool:
         """Say that it is done. Returns once that is committed: no reader gets it again. False: it
         comes again all the same, because another node leads the stream now and had not heard of its
         delivery."""
-        return await self._queue.acknowledge(_Ack(offset=self.offset, kind=_Kind.ACK))
+        return await self._queue.acknowledge(_named(self, _Kind.ACK))
 
     async def nak(self, delay: Seconds = 0) -> bool:
-        """Give it back: it is delivered again, to whoever asks, after `delay` seconds."""
-        return await self._queue.acknowledge(
-            _Ack(offset=self.offset, kind=_Kind.NAK, delay_ms=to_ms("delay", delay))
-        )
+        """Give it back: it is delivered again, to whoever asks, after `delay` seconds. False: it is
+        done, or was delivered again already."""
+        return await self._queue.acknowledge(_named(self, _Kind.NAK, to_ms("delay", delay)))
 
     async def extend(self) -> bool:
-        """Say that it is still being worked on: `ack_wait` begins anew."""
-        return await self._queue.acknowledge(_Ack(offset=self.offset, kind=_Kind.IN_PROGRESS))
+        """Say that it is still being worked on: `ack_wait` begins anew. False: it is done, or was
+        delivered again, and whoever got it then works on it."""
+        return await self._queue.acknowledge(_named(self, _Kind.IN_PROGRESS))
 
     async def term(self) -> bool:
         """Give it up: it is never delivered again. Returns once that is committed."""
-        return await self._queue.acknowledge(_Ack(offset=self.offset, kind=_Kind.TERM))
+        return await self._queue.acknowledge(_named(self, _Kind.TERM))
+
+
+def _named(message: AsyncQueueMessage, kind: _Kind, delay_ms: int = 0) -> _Ack:
+    """An acknowledgement of this delivery of a message."""
+    return _Ack(offset=message.offset, kind=kind, delay_ms=delay_ms, delivery=message.deliveries)
 
 
 class AsyncQueue(AsyncClosing):
@@ -171,6 +178,7 @@ class AsyncQueue(AsyncClosing):
                 return True
             if self._failure is not None:
                 raise self._failure
+            self._taken.set()  # What was left to others has made room.
             self._changed.clear()
             await self._changed.wait()
         return False
@@ -179,7 +187,9 @@ class AsyncQueue(AsyncClosing):
         """Hand out the next message that is here; None: there is none. Any thread may call it, and
         then has `refill` run."""
         try:
-            return self._buffer.popleft()
+            while (message := self._buffer.popleft())._is_others:
+                pass
+            return message
         except IndexError:
             return None
 
@@ -240,11 +250,17 @@ class AsyncQueue(AsyncClosing):
         self._changed.set()
 
     async def _extend_buffered(self, about: ConsumerDescription) -> None:
-        """What waits in the buffer must not be delivered to others meanwhile."""
+        """What waits in the buffer must not be delivered to others meanwhile. What was all the
+        same, is left to them."""
         while True:
             await asyncio.sleep(min((about.ack_wait, *about.backoff)) / 3)
             for message in self._buffer.copy():  # At once: another thread may take from it.
-                self._send(_Ack(offset=message.offset, kind=_Kind.IN_PROGRESS))
+                answer = self._send(_named(message, _Kind.IN_PROGRESS))
+                answer.add_done_callback(partial(self._extended, message))
+
+    def _extended(self, message: AsyncQueueMessage, answer: asyncio.Future[bool]) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            message._is_others |= not answer.result()
 
     # Dead letters.
 
@@ -281,12 +297,12 @@ class AsyncQueue(AsyncClosing):
                     f"letter on {about.dead_letter!r}: {error}"
                 )
                 self._fail(refusal)
-            self._send(_Ack(offset=message.offset, kind=_Kind.NAK, delay_ms=_DEAD_LETTER_RETRY_MS))
+            self._send(_named(message, _Kind.NAK, _DEAD_LETTER_RETRY_MS))
 
     # Acknowledging.
 
     async def acknowledge(self, ack: _Ack) -> bool:
-        """Returns whether the leader had delivered it. Raises JetstreamError."""
+        """Returns whether the leader took notice of it. Raises JetstreamError."""
         if self._is_closed:
             raise InvalidRequestError("the queue is closed")
         return await self._send(ack)
@@ -331,10 +347,10 @@ class AsyncQueue(AsyncClosing):
                 if not answer.done():
                     answer.set_exception(error)
             return
-        unknown = set(found.unknown)
-        for ack, answer in asked:
+        unknown, late = set(found.unknown), set(found.late)
+        for place, (ack, answer) in enumerate(asked):
             if not answer.done():
-                answer.set_result(ack.offset not in unknown)
+                answer.set_result(ack.offset not in unknown and place not in late)
 
     async def aclose(self) -> None:
         """Stop pulling, and give back what the program was not handed. Idempotent. What it was
@@ -346,7 +362,7 @@ class AsyncQueue(AsyncClosing):
                 self._pulling.cancel()  # What it would bring, the server gives to others.
                 await asyncio.gather(self._pulling, return_exceptions=True)
             while (message := self.take()) is not None:
-                self._send(_Ack(offset=message.offset, kind=_Kind.NAK))
+                self._send(_named(message, _Kind.NAK))
             sending = [each.sending for each in (self._kept, self._passing) if each.sending]
             if sending:
                 await asyncio.wait(sending, timeout=_CLOSE_SECONDS)

@@ -185,14 +185,16 @@ class AcknowledgeMessagesRequest(_message.Message):
     IN_PROGRESS: AcknowledgeMessagesRequest.Kind
     TERM: AcknowledgeMessagesRequest.Kind
     class Acknowledgement(_message.Message):
-        __slots__ = ("offset", "kind", "delay_ms")
+        __slots__ = ("offset", "kind", "delay_ms", "delivery")
         OFFSET_FIELD_NUMBER: _ClassVar[int]
         KIND_FIELD_NUMBER: _ClassVar[int]
         DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+        DELIVERY_FIELD_NUMBER: _ClassVar[int]
         offset: int
         kind: AcknowledgeMessagesRequest.Kind
         delay_ms: int
-        def __init__(self, offset: _Optional[int] = ..., kind: _Optional[_Union[AcknowledgeMessagesRequest.Kind, str]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+        delivery: int
+        def __init__(self, offset: _Optional[int] = ..., kind: _Optional[_Union[AcknowledgeMessagesRequest.Kind, str]] = ..., delay_ms: _Optional[int] = ..., delivery: _Optional[int] = ...) -> None: ...
     STREAM_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CREATED_US_FIELD_NUMBER: _ClassVar[int]
@@ -204,10 +206,12 @@ class AcknowledgeMessagesRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., created_us: _Optional[int] = ..., acknowledgements: _Optional[_Iterable[_Union[AcknowledgeMessagesRequest.Acknowledgement, _Mapping]]] = ...) -> None: ...
 
 class AcknowledgeMessagesResponse(_message.Message):
-    __slots__ = ("unknown",)
+    __slots__ = ("unknown", "late")
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
     unknown: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, unknown: _Optional[_Iterable[int]] = ...) -> None: ...
+    late: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, unknown: _Optional[_Iterable[int]] = ..., late: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StoredConsumer(_message.Message):
     __slots__ = ("leader_epoch", "created_us", "config", "position", "sequence", "last_offset", "offsets", "sequences", "counts", "selected", "rest")

@@ -341,15 +341,21 @@ class Consumer:
             self.acknowledged_us = self._clocks.wall()
         self._taken(None)
 
-    def refuse(self, offset: int, delay_us: int, then: Callable[[], None] | None) -> None:
-        """Have a message delivered again, after a delay."""
-        self.deliveries.refuse(offset, delay_us, self._clocks.monotonic())
+    def refuse(
+        self, offset: int, delivery: int, delay_us: int, then: Callable[[], None] | None
+    ) -> bool:
+        """Have a message delivered again, after a delay. delivery: which one is refused; 0: the
+        last one. Returns whether it counts."""
+        now_us = self._clocks.monotonic()
+        counts = self.deliveries.refuse(offset, delay_us, now_us, delivery)
         self._taken(then, is_kept=False)
+        return counts
 
-    def extend(self, offset: int, then: Callable[[], None] | None) -> None:
-        """Take notice that somebody still works on a message."""
-        self.deliveries.extend(offset, self._clocks.monotonic())
+    def extend(self, offset: int, delivery: int, then: Callable[[], None] | None) -> bool:
+        """Take notice that somebody still works on a message, as `refuse` does."""
+        counts = self.deliveries.extend(offset, self._clocks.monotonic(), delivery)
         self._taken(then, is_kept=False)
+        return counts
 
     def _taken(self, then: Callable[[], None] | None, *, is_kept: bool = True) -> None:
         self._used_us = self._clocks.monotonic()

@@ -220,21 +220,28 @@ class Deliveries:
                 self.changes += 1
         return self.changes != before
 
-    def refuse(self, offset: int, delay_us: int, now_us: MonotonicUs) -> bool:
-        """Note that a message is to be delivered again after `delay_us`. Returns whether it is
-        open."""
-        if offset not in self.open:
+    def refuse(self, offset: int, delay_us: int, now_us: MonotonicUs, delivery: int = 0) -> bool:
+        """Note that a message is to be delivered again after `delay_us`. delivery: see `_at`.
+        Returns whether it counts."""
+        if self._at(offset, delivery) is None:
             return False
         self._put(offset, MonotonicUs(now_us + delay_us))
         return True
 
-    def extend(self, offset: int, now_us: MonotonicUs) -> bool:
-        """Note that somebody still works on a message. Returns whether it is open."""
-        found = self.open.get(offset)
+    def extend(self, offset: int, now_us: MonotonicUs, delivery: int = 0) -> bool:
+        """Note that somebody still works on a message. delivery: see `_at`. Returns whether it
+        counts."""
+        found = self._at(offset, delivery)
         if found is None:
             return False
         self._put(offset, MonotonicUs(now_us + self.config.wait_us(found.count)))
         return True
+
+    def _at(self, offset: int, delivery: int) -> Open | None:
+        """The message, if it is open and was not delivered again after that delivery, the first
+        being 1: whoever got it then has it. 0: whichever was the last one."""
+        found = self.open.get(offset)
+        return None if found is None or 0 < delivery < found.count else found
 
     def _done(self, offset: int) -> None:
         self.redelivered -= self.open.pop(offset).count > 1

@@ -377,20 +377,21 @@ def _wish(payload: bytes) -> tuple[int, int, int, bool, int]:
 
 class AckSubject(NamedTuple):
     """Where a client acknowledges: $JS.ACK.<domain>.<hash>.<stream>.<consumer>.<delivered>.
-    <sequence>.<consumer sequence>.<time>.<pending>.<mark>. consumer: all before <delivered>. mark:
-    of this consumer: another one had the same name before."""
+    <sequence>.<consumer sequence>.<time>.<pending>.<mark>. consumer: all before <delivered>, which
+    is how often the message came. mark: of this consumer: another one had the same name before."""
 
     consumer: bytes
+    delivery: int
     sequence: int
     mark: bytes
 
     @classmethod
     def of(cls, subject: bytes) -> AckSubject | None:
         """None: it is of another form."""
-        consumer, *numbers = subject.rsplit(b".", 6)
-        if len(numbers) != 6 or not numbers[1].isdigit() or len(numbers[1]) > 19:
+        consumer, *tokens = subject.rsplit(b".", 6)
+        if len(tokens) != 6 or not all(each.isdigit() and len(each) < 20 for each in tokens[:2]):
             return None
-        return cls(consumer, int(numbers[1]), numbers[5])
+        return cls(consumer, int(tokens[0]), int(tokens[1]), tokens[5])
 
 
 class AckKind(StrEnum):

@@ -576,15 +576,14 @@ class ConsumerRequests:
         if at is None:
             return
         consumer, mark = self._by_ack.get(at.consumer, (None, b""))
-        offset = at.sequence - 1
         if consumer is None or mark != at.mark:
             if self._answer_to(message.reply) is not None and Ack.of(message.payload) is not None:
                 self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
         elif not self._outlet.may_use(consumer):
             # Whoever waits for an answer learns by its time-out.
             self._catalogue.note_denied(consumer.replica.stream, consumer.config.name)
-        elif consumer.deliveries.was_delivered(offset):
-            self._take_ack(consumer, offset, message)
+        elif consumer.deliveries.was_delivered(at.sequence - 1):
+            self._take_ack(consumer, at, message)
 
     def acknowledged(self, at: Acknowledged) -> None:
         """Take acknowledgements that nobody waits for. Those of what was not delivered have no
@@ -594,14 +593,15 @@ class ConsumerRequests:
             end = consumer.deliveries.position
             consumer.acknowledge_some([each - 1 for each in at.sequences if each <= end])
 
-    def _take_ack(self, consumer: Consumer, offset: int, message: LeafMessage) -> None:
+    def _take_ack(self, consumer: Consumer, at: AckSubject, message: LeafMessage) -> None:
         ack, then = Ack.of(message.payload), self._answer_to(message.reply)
+        offset = at.sequence - 1
         if ack is None:
             return
         if ack.kind is AckKind.NAK:
-            consumer.refuse(offset, ack.delay_us, then)
+            consumer.refuse(offset, at.delivery, ack.delay_us, then)
         elif ack.kind is AckKind.PROGRESS:
-            consumer.extend(offset, then)
+            consumer.extend(offset, at.delivery, then)
         elif ack.kind is AckKind.NEXT:
             consumer.acknowledge(offset, None)
             if then is not None:

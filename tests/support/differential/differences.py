@@ -139,6 +139,10 @@ EXPECTED: Final[dict[str, tuple[str, list[Difference]]]] = {
         "nats-server counts the subject of the acknowledgement, too",
         [Difference("", "409 Message Size Exceeds MaxBytes", "409 Batch Completed")],
     ),
+    "pull after a late refusal": (
+        "a refusal of an earlier delivery takes the message from nobody",
+        [Difference("", DONE, "404 No Messages")],
+    ),
     "delete a consumer with null": (
         "null is no body: a library sends it elsewhere",
         [Difference("", "400/10038", DONE)],

@@ -554,6 +554,19 @@ _PULLS = [
     pull(
         "pull too much", "orders.bounds", {"batch": 1, "expires": SECOND // 10, "max_bytes": 1000}
     ),
+    create(
+        "create one for late words",
+        "orders.late",
+        durable_name="late",
+        ack_policy="explicit",
+        deliver_policy="last",
+    ),
+    pull("pull for the first time", "orders.late", {"batch": 1}, 1),
+    ack("refuse the first time", "pull for the first time", 0, b"-NAK"),
+    pull("pull for the second time", "orders.late", {"batch": 1}, 1),
+    ack("refuse the first time again", "pull for the first time", 0, b"-NAK"),
+    pull("pull after a late refusal", "orders.late", {"batch": 1, "no_wait": True}, 1),
+    ask("delete the one for late words", "CONSUMER.DELETE.orders.late"),
     pull("pull two without their values", "orders.bounds", {"batch": 2, "expires": SECOND}, 2),
     pull("pull above what may be open", "orders.bounds", {"batch": 1, "expires": SECOND // 5}),
     pull(

@@ -34,7 +34,9 @@ ABOUT = SimpleNamespace(
 class Server:
     """Delivers messages without end, as many as are asked for. creates, answers: once they are
     set; extensions are answered before. given_back: the offsets. acked, ended: those that were
-    acknowledged, and terminated. extended: again and again."""
+    acknowledged, and terminated. extended: again and again.
+    named: of each acknowledgement, the delivery that it names. others: the offsets that others
+    have."""
 
     def __init__(self) -> None:
         self.creates, self.answers = asyncio.Event(), asyncio.Event()
@@ -47,6 +49,8 @@ class Server:
         self.acked: list[int] = []
         self.ended: list[int] = []
         self.extended: list[int] = []
+        self.named: dict[int, int] = {}
+        self.others: set[int] = set()
         self.is_asked = False
         self.about = ABOUT
 
@@ -74,13 +78,19 @@ class Server:
         if any(each.kind != _Kind.IN_PROGRESS for each in request.acknowledgements):
             await self.answers.wait()
         for each in request.acknowledgements:
+            self.named[each.offset] = each.delivery
             kinds = {
                 _Kind.NAK: self.given_back, _Kind.ACK: self.acked, _Kind.TERM: self.ended,
                 _Kind.IN_PROGRESS: self.extended,
             }  # fmt: skip
             of = kinds[each.kind]
             of.append(each.offset)
-        return pb.AcknowledgeMessagesResponse()
+        late = [
+            place
+            for place, each in enumerate(request.acknowledgements)
+            if each.kind in (_Kind.NAK, _Kind.IN_PROGRESS) and each.offset in self.others
+        ]
+        return pb.AcknowledgeMessagesResponse(late=late)
 
 
 async def publishes(*_: Any, **__: Any) -> None: ...
@@ -255,4 +265,32 @@ async def test_what_waits_is_extended_while_an_acknowledgement_is_being_kept() -
     assert not acking.done()
     server.answers.set()
     assert await acking
+    await queue.aclose()
+
+
+@on_loop
+async def test_each_acknowledgement_names_the_delivery_and_is_answered_by_itself() -> None:
+    """A refusal that was repeated took the message from whoever had got it meanwhile."""
+    server = Server()
+    server.deliveries, server.others = 3, {1}
+    queue = queue_of(server)
+    one, two = await anext(queue), await anext(queue)
+    saying = [two.nak(), one.nak(), two.extend(), two.ack(), one.extend()]
+    assert await asyncio.gather(*saying) == [False, True, False, True, True]
+    assert server.named == {0: 3, 1: 3}
+    await queue.aclose()
+    assert set(server.named.values()) == {3}
+
+
+@on_loop
+async def test_what_was_delivered_to_others_meanwhile_is_not_handed_out() -> None:
+    server = Server()
+    server.about = SimpleNamespace(**{**vars(ABOUT), "ack_wait": 0.06})
+    queue = queue_of(server)
+    await anext(queue)
+    await eventually(lambda: server.next_offset >= 32)
+    server.others = set(range(1, 32))  # All that waits.
+    before = len(server.extended)
+    await eventually(lambda: len(server.extended) >= before + 62)
+    assert (await anext(queue)).offset == 32
     await queue.aclose()

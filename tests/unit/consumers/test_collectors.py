@@ -226,7 +226,7 @@ async def test_room_for_which_nothing_is_left_goes_back() -> None:
     async with asyncio.timeout(60):
         await slow.changed.wait()
     assert not slow.deliveries
-    consumer.refuse(3, 0, None)  # It is delivered again, to who has room.
+    consumer.refuse(3, 1, 0, None)  # It is delivered again, to who has room.
     await asked_for_room(slow)
     slow.open(ROOM)
     consumer.wake()

@@ -191,7 +191,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
             consumer.withdraw(reply)
             if not is_answered:
                 for each in collector.deliveries:
-                    consumer.refuse(each.record.offset, 0, None)
+                    consumer.refuse(each.record.offset, each.times, 0, None)
                 if held is not None:
                     self._outstanding.release(held)
         if held is not None:
@@ -268,22 +268,25 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         consumer = self._find(replica, request.name, request.created_us)
         check_shared(consumer.config)
         stored = asyncio.Event()
-        unknown = []
+        unknown, late = [], []
         last = None
-        for each in request.acknowledgements:
+        for place, each in enumerate(request.acknowledgements):
             if not consumer.deliveries.was_delivered(each.offset):
                 unknown.append(each.offset)
             elif each.kind == _Kind.NAK:
-                consumer.refuse(each.offset, each.delay_ms * 1000, None)
+                delay_us = each.delay_ms * 1000
+                if not consumer.refuse(each.offset, each.delivery, delay_us, None):
+                    late.append(place)
             elif each.kind == _Kind.IN_PROGRESS:
-                consumer.extend(each.offset, None)
+                if not consumer.extend(each.offset, each.delivery, None):
+                    late.append(place)
             else:
                 consumer.acknowledge(each.offset, None)
                 last = each.offset
         if last is not None:
             consumer.acknowledge(last, stored.set)  # One state holds them all.
             await self._consumers.until_stored(consumer, stored)
-        return pb.AcknowledgeMessagesResponse(unknown=unknown)
+        return pb.AcknowledgeMessagesResponse(unknown=unknown, late=late)
 
     async def _led(self, ref: common_pb2.StreamRef) -> Replica:
         """The replica, if this node leads the stream, once its consumers are known. Raises
