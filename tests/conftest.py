@@ -56,6 +56,8 @@ CLIENT_THREAD = "jetstream-client"
 """The name of the thread in which a Client works."""
 
 SPARK = "tests/spark/"
+OF_SOURCES = ("tests/test_docs.py", "tests/test_private_parts.py", "tests/test_style.py")
+"""They look at the sources of the whole tree."""
 LONGEST = "test_containers_for_real.py"
 WAITING = ("chaos", "fuzz", "integration")
 """Their tests mostly wait for processes."""
@@ -83,20 +85,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place[item.path])
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """What collection makes stays until the end: the garbage collector would go over it again and
+    again, and find nothing."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Modules and the items of thousands of tests stay until the end. The garbage collector, which
     some tests call again and again, looks at them no more: a pass takes a third of a second with
     them, and a hundredth without."""
     gc.freeze()
+    gc.enable()
 
 
 class ByFile(LoadScopeScheduling):
     """A file's tests run on one worker, for they share a server, and so do all of Spark's, for they
-    share a JVM."""
+    share a JVM, and those that parse the whole tree."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return SPARK if file.startswith(SPARK) else file
+        if file.startswith(SPARK):
+            return SPARK
+        return OF_SOURCES[0] if file in OF_SOURCES else file
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
-SRC = Path(__file__).parents[1] / "src"
+from tests.support.sources import TREE, nodes_of, text_of
+
+SRC = TREE / "src"
 OURS = {path.name for path in SRC.iterdir()}
 OF_PYTHON = {"_asdict", "_replace", "_make", "_exit", "_typeshed"}
 """Public in spite of their names: of named tuples, `os` and the types of Python."""
@@ -30,9 +31,9 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__") and name not in OF_PYTHON
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Private parts of modules, and of their names."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             paths = [alias.name.split(".") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -49,24 +50,24 @@ def _is_own(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
 
 
-def _defined(tree: ast.Module) -> set[str]:
+def _defined(nodes: Iterable[ast.AST]) -> set[str]:
     """What a file calls its functions, classes, variables and attributes of `self`."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
-        elif isinstance(node, ast.Attribute) and _is_own(node) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_own(node):
             found.add(node.attr)
     return found
 
 
-def _foreign(tree: ast.Module, ours: set[str]) -> Iterator[str]:
+def _foreign(nodes: list[ast.AST], ours: set[str]) -> Iterator[str]:
     """Private attributes: of other objects, if this file does not define them; of our own, if no
     file of ours does."""
-    here = _defined(tree)
-    for node in ast.walk(tree):
+    here = _defined(nodes)
+    for node in nodes:
         if isinstance(node, ast.Attribute) and _is_private(node.attr):
             is_inherited = isinstance(node.value, ast.Call) and ast.dump(node.value.func) == SUPER
             if node.attr not in (ours if _is_own(node) or is_inherited else here):
@@ -74,17 +75,17 @@ def _foreign(tree: ast.Module, ours: set[str]) -> Iterator[str]:
 
 
 def test_no_private_part_of_a_library_is_used_without_a_reason() -> None:
-    trees = {path: ast.parse(path.read_text()) for path in sorted(SRC.rglob("*.py"))}
-    ours = set[str]().union(*map(_defined, trees.values()))
+    nodes = {path: nodes_of(path) for path in sorted(SRC.rglob("*.py"))}
+    ours = set[str]().union(*map(_defined, nodes.values()))
     used = {
         (path.relative_to(SRC).as_posix(), name)
-        for path, tree in trees.items()
-        for name in (*_imported(tree), *_foreign(tree, ours))
+        for path, there in nodes.items()
         if not any(each in path.as_posix() for each in ELSEWHERE)
+        for name in (*_imported(there), *_foreign(there, ours))
     }
     assert used == EXCEPTIONS, "find a public way, or add it with why nothing else does it"
 
 
 def test_sockets_are_found_among_the_descriptors_in_one_file() -> None:
-    found = {p.name for p in SRC.rglob("*.py") if "/proc/self/fd" in p.read_text()}
+    found = {p.name for p in SRC.rglob("*.py") if "/proc/self/fd" in text_of(p)}
     assert found == {"close_peer.py"}

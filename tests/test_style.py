@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 
-import pytest
+from tests.support.sources import TREE, functions_of, nodes_of, text_of
 
-TREE = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tests", "benchmarks", "examples", "scripts", "spark_connector")
 SOURCES = sorted(
     path
@@ -34,37 +33,28 @@ def name(path: Path) -> str:
     return str(path.relative_to(TREE))
 
 
-@pytest.fixture(scope="module")
-def trees() -> dict[Path, ast.Module]:
-    """Of each of PRODUCT."""
-    return {path: ast.parse(path.read_text()) for path in PRODUCT}
-
-
-def test_every_module_says_what_it_is(trees: dict[Path, ast.Module]) -> None:
-    silent = [
-        name(path) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)
-    ]
+def test_every_module_says_what_it_is() -> None:
+    silent = []
+    for path in PRODUCT:
+        module = nodes_of(path)[0]
+        assert isinstance(module, ast.Module)
+        if module.body and not ast.get_docstring(module):
+            silent.append(name(path))
     assert silent == []
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def test_functions_can_be_read_as_a_whole(trees: dict[Path, ast.Module]) -> None:
+def test_functions_can_be_read_as_a_whole() -> None:
     long = [
         f"{name(path)}: {function.name}"
-        for path, tree in trees.items()
-        for function in functions(tree)
+        for path in PRODUCT
+        for function in functions_of(path)
         if (function.end_lineno or 0) - function.lineno >= FUNCTION_LINES_MAX
     ]
     assert long == []
 
 
 def test_files_are_about_one_noun() -> None:
-    long = [name(path) for path in PRODUCT if path.read_text().count("\n") > FILE_LINES_MAX]
+    long = [name(path) for path in PRODUCT if text_of(path).count("\n") > FILE_LINES_MAX]
     assert long == []
 
 
@@ -92,12 +82,12 @@ ACT_AND_RETURN = {"_serve", "_take_offline", "was_refused"}
 """They do something first; the error is its outcome."""
 
 
-def test_functions_that_make_errors_are_called_so(trees: dict[Path, ast.Module]) -> None:
+def test_functions_that_make_errors_are_called_so() -> None:
     """A bare participle (`denied`) reads like an event or a question. `from_...` is a reader's."""
     unnamed = [
         f"{name(path)}: {function.name}"
-        for path, tree in trees.items()
-        for function in functions(tree)
+        for path in PRODUCT
+        for function in functions_of(path)
         if function.returns is not None
         and re.fullmatch(r"(\w+(Error|Exception)( \| )?)+", ast.unparse(function.returns))
         and not function.name.endswith("_error")
@@ -112,14 +102,12 @@ KEPT = {"told", "failures_told_to"}
 """What a member was assigned, and a public method with its argument."""
 
 
-def test_names_say_reported_and_no_client_as_the_field_does(
-    trees: dict[Path, ast.Module],
-) -> None:
+def test_names_say_reported_and_no_client_as_the_field_does() -> None:
     found = {
         f"{name(path)}: {each}"
-        for path, tree in trees.items()
+        for path in PRODUCT
         if path.relative_to(TREE).parts[0] in ("src", "spark_connector")
-        for node in ast.walk(tree)
+        for node in nodes_of(path)
         for each in (getattr(node, kind, None) for kind in ("name", "arg", "id", "attr"))
         if isinstance(each, str) and DIALECT & set(each.lower().split("_")) and each not in KEPT
     }
@@ -132,7 +120,7 @@ def test_nothing_is_left_for_later_or_for_one_machine() -> None:
         f"{name(path)}: {match.group()}"
         for path in [*SOURCES, *TEXTS]
         if path != Path(__file__)
-        for match in pattern.finditer(path.read_text())
+        for match in pattern.finditer(text_of(path))
     ]
     assert found == []
 
@@ -151,18 +139,18 @@ def test_positions_are_after_and_only_what_lags_is_behind() -> None:
     found = [
         f"{name(path)}: {match.group()}"
         for path in [*SOURCES, *TEXTS]
-        if path != Path(__file__)
-        for match in BEHIND.finditer(path.read_text())
+        if path != Path(__file__) and "behind" in text_of(path).lower()
+        for match in BEHIND.finditer(text_of(path))
     ]
     assert found == []
 
 
-def test_broad_handlers_say_whom_they_supervise(trees: dict[Path, ast.Module]) -> None:
+def test_broad_handlers_say_whom_they_supervise() -> None:
     """Only a supervisor may catch everything and go on, and it says so on the spot."""
     unexplained = []
-    for path, tree in trees.items():
-        lines = path.read_text().splitlines()
-        for node in ast.walk(tree):
+    for path in PRODUCT:
+        lines = text_of(path).splitlines()
+        for node in nodes_of(path):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             caught = node.type.id if isinstance(node.type, ast.Name) else ""
@@ -180,8 +168,8 @@ def test_broad_handlers_say_whom_they_supervise(trees: dict[Path, ast.Module]) -
 def test_no_test_hides_another_of_the_same_name() -> None:
     hidden = []
     for path in SOURCES:
-        text = path.read_text()
-        body = ast.parse(text).body if "def test_" in text else []
+        named = Counter(re.findall(r"def (test_\w+)", text_of(path)))
+        body = ast.parse(text_of(path)).body if max(named.values(), default=0) > 1 else []
         for scope in (body, *(node.body for node in body if isinstance(node, ast.ClassDef))):
             tests = [
                 node.name
@@ -209,8 +197,6 @@ def test_json_from_elsewhere_is_read_in_one_way() -> None:
         name(path)
         for path in PRODUCT
         if name(path).startswith(("src/", "spark_connector/"))
-        and re.search(
-            r"(?<!bounded_)\bjson\.loads?\(|from json import|JSONDecoder", path.read_text()
-        )
+        and re.search(r"(?<!bounded_)\bjson\.loads?\(|from json import|JSONDecoder", text_of(path))
     }
     assert reading == READS_WHAT_PROGRAMS_STORED
