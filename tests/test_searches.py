@@ -24,7 +24,7 @@ def test_every_search_that_the_pages_name_is_listed() -> None:
     assert named - NO_SEARCHES <= {module for module, _ in SEARCHES.values()}
 
 
-@pytest.mark.parametrize("name", ["simulation", "log", "lasting"])
+@pytest.mark.parametrize("name", ["log", "lasting"])
 def test_a_search_takes_its_own_options(name: str) -> None:
     command = [sys.executable, "-m", "tests", name, "--help"]
     said = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60, check=True)
