@@ -34,8 +34,6 @@ from tests.support.stages import server_stage
 
 EVENTS = "events"
 """The folder of the session's event log, beside what it says."""
-SPARKS = {"spark", "spark_cluster"}
-"""The fixtures that start a JVM."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if pyspark.__version__ < "4.2":
             # It leaves the sockets of `collect` to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-        needs_java = isinstance(item, pytest.Function) and SPARKS.intersection(item.fixturenames)
+        needs_java = isinstance(item, pytest.Function) and "spark" in item.fixturenames
         if needs_java and not has_java():
             item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -1,7 +1,7 @@
 """A Spark application of its own process: `python -m tests.spark.driver JOBS …`, where JOBS are
 `batch` and `stream`, those that are to be run in this order, with a comma between.
 
-It and its executors talk to the test by files in a folder, so that a leader can be killed, or this
+It and its workers talk to the test by files in a folder, so that a leader can be killed, or this
 process, at a known point of a read.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL
 from tests.spark.support import local_session
@@ -41,6 +42,10 @@ def batch(spark: SparkSession, servers: str, stream: str, folder: Path) -> None:
 
 
 def stream(spark: SparkSession, servers: str, stream: str, folder: Path) -> None:
+    query(spark, servers, stream, folder).awaitTermination()
+
+
+def query(spark: SparkSession, servers: str, stream: str, folder: Path) -> StreamingQuery:
     """One file of offsets for each batch, written anew when a batch is run again."""
     reader = spark.readStream.format("jetstream").options(servers=servers, streams=stream)
     if HAS_ADMISSION_CONTROL:
@@ -52,13 +57,7 @@ def stream(spark: SparkSession, servers: str, stream: str, folder: Path) -> None
         publish_result(folder / f"batch-{number}.json", found)
 
     writer = frame.writeStream.foreachBatch(sink)
-    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
-    while query.isActive and not (folder / "stop").exists():
-        time.sleep(0.1)
-    failure = query.exception()
-    query.stop()
-    if failure is not None:
-        raise failure
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
 
 
 def publish_result(path: Path, offsets: list[int]) -> None:
@@ -77,14 +76,8 @@ def wait_for(path: Path) -> None:
 
 
 def main() -> None:
-    jobs, master, servers, name, folder = sys.argv[1:]
-    config = {
-        "spark.executor.memory": "512m",
-        "spark.executor.cores": "2",
-        "spark.cores.max": "2",
-        "spark.task.maxFailures": "1",
-    }
-    with local_session(Path(folder), master, config) as spark:
+    jobs, servers, name, folder = sys.argv[1:]
+    with local_session(Path(folder)) as spark:
         for job in jobs.split(","):
             {"batch": batch, "stream": stream}[job](spark, servers, name, Path(folder))
 

@@ -56,6 +56,9 @@ CONFIG = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
+    # To compile a query takes longer than to run it over a few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.metricsEnabled": "false",
 }

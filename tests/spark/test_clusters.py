@@ -1,7 +1,8 @@
-"""Spark as a cluster over a log of three nodes: a leader is killed in the middle of a batch read,
-another in the middle of a streaming query whose driver is killed, too.
+"""Spark over a log of three nodes: a leader is killed in the middle of a batch read, another in the
+middle of a streaming query whose driver is killed, too. The query goes on in the session of the
+other tests.
 
-It is one test, for each start of a driver and its executors takes seconds of both processors.
+It is one test, for each start of a driver takes seconds of both processors.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from jetstream_client import Client, UnavailableError, UnknownOutcomeError
-from tests.spark.standalone import StandaloneCluster, running_standalone
-from tests.spark.support import publish
+from tests.spark.driver import query
+from tests.spark.support import publish, until
 from tests.support.cluster import TestCluster, running_cluster
 
 TREE = Path(__file__).parents[2]
@@ -40,17 +42,9 @@ def log_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluste
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    with running_standalone(tmp_path_factory.mktemp("standalone")) as cluster:
-        yield cluster
-
-
 @contextmanager
-def driver(
-    jobs: str, spark: StandaloneCluster, servers: str, folder: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    arguments = [sys.executable, "-m", "tests.spark.driver", jobs, spark.url, servers, STREAM]
+def driver(jobs: str, servers: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = [sys.executable, "-m", "tests.spark.driver", jobs, servers, STREAM]
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(
             [*arguments, str(folder)],
@@ -87,7 +81,7 @@ def kill_leader(cluster: TestCluster) -> int:
 
 @pytest.mark.timeout(1200)
 def test_each_record_is_read_once_when_leaders_are_killed_and_then_the_driver(
-    log_cluster: TestCluster, spark_cluster: StandaloneCluster, tmp_path: Path
+    spark: SparkSession, log_cluster: TestCluster, tmp_path: Path
 ) -> None:
     value = b"x" * RECORD_BYTES
     publish(log_cluster.servers, f"{STREAM}.eu", [value] * RECORDS)
@@ -102,7 +96,7 @@ def test_each_record_is_read_once_when_leaders_are_killed_and_then_the_driver(
         return [offset for path in batches() for offset in json.loads(path.read_text())]
 
     try:
-        with driver("batch,stream", spark_cluster, log_cluster.servers, tmp_path) as process:
+        with driver("batch,stream", log_cluster.servers, tmp_path) as process:
             wait_until((tmp_path / "reading").exists, process, tmp_path)
             killed = kill_leader(log_cluster)
             (tmp_path / "killed").touch()
@@ -122,10 +116,11 @@ def test_each_record_is_read_once_when_leaders_are_killed_and_then_the_driver(
         publisher.join(60)
         with Client(log_cluster.servers) as client:
             end = client.offset_at(STREAM, "latest")
-        with driver("stream", spark_cluster, log_cluster.servers, tmp_path) as process:
-            wait_until(lambda: len(offsets()) >= end, process, tmp_path)
-            (tmp_path / "stop").touch()
-            assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "driver.log").read_text()
+        going_on = query(spark, log_cluster.servers, STREAM, tmp_path)
+        try:
+            until(lambda: len(offsets()) >= end, "all records", going_on)
+        finally:
+            going_on.stop()
         assert sorted(offsets()) == list(range(end))
     finally:
         done.set()
