@@ -47,7 +47,7 @@ def decoded(values: Values, schema: Schema) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4), schemas, st.sampled_from([1, 3, 10**6]))
 def test_an_object_has_the_columns_that_every_reader_decodes(
     batches: list[Values], schema: Schema, rows_at_a_time: int
@@ -142,7 +142,7 @@ def goes(was: Type, now: Type) -> bool:
     return was == now or (was, now) == ("int", "bigint")
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(chains(), st.data())
 def test_older_objects_are_seen_by_the_newest_schema(
     tmp_path_factory: pytest.TempPathFactory, chain: list[Schema], data: st.DataObject

@@ -14,7 +14,7 @@ pytest.importorskip("obstore")
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId
-from jetstream_server.lake import sweep, worker
+from jetstream_server.lake import sweep, table, typed_columns, worker
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state import lake_decisions
 from jetstream_server.metadata.state.commands import LAKE_LEVEL
@@ -22,7 +22,7 @@ from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core import follower, lake_bounds
 from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.serving import long_poll
-from tests.unit.lake import test_sweep, test_worker
+from tests.unit.lake import test_sweep, test_typed_columns, test_worker
 from tests.unit.metadata import test_lake_decisions
 from tests.unit.metadata.cluster import Cluster
 from tests.unit.replication import test_follower, test_uploading
@@ -45,6 +45,11 @@ async def unconfirmed(self: Sweeping, replica: Any) -> str:
 
 def listed_by_name(self: sweep.Sweeper) -> set[str]:
     return {each.name for each in self._store.list("")}
+
+
+def numbered_by_those_there(before: Any, last_id: int, fields: Any) -> Any:
+    highest = max([8, *(each.field_id for each in before)])
+    return typed_columns.numbered(before, highest, fields)
 
 
 def refused(**wrong: Any) -> Held:
@@ -99,6 +104,12 @@ MUTANTS: dict[str, tuple[Install, Held]] = {
     "sweeps_by_an_old_pointer": (
         lambda patch: patch.setattr(Sweeping, "_confirmed_location", unconfirmed),
         test_uploading.test_who_leads_no_more_deletes_nothing,
+    ),
+    "gives_the_number_of_a_column_again": (
+        lambda patch: patch.setattr(table, "numbered", numbered_by_those_there),
+        lambda folder: test_typed_columns.test_a_number_is_never_given_again(
+            test_typed_columns.place_at(folder)
+        ),
     ),
     "writes_without_reading_back": (
         lambda patch: patch.setattr(worker, "_check_stored", lambda *_: (0,)),

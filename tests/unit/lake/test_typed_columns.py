@@ -122,10 +122,14 @@ class Place(NamedTuple):
         return rows
 
 
+def place_at(folder: Path) -> Place:
+    store = FolderStore(folder.as_uri())
+    return Place(StreamTable(store, store.url, "s", {}), store, {"location": "", "end": 0})
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    store = FolderStore(tmp_path.as_uri())
-    return Place(StreamTable(store, store.url, "s", {}), store, {"location": "", "end": 0})
+    return place_at(tmp_path)
 
 
 def test_the_table_follows_the_schema(place: Place) -> None:
