@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from jetstream_client import Client
 from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import MANIFEST, back_up, batch_files
+from jetstream_client.migration.restore import restore
 from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.values.types import ClusterInfo
 from jetstream_protocol.batch import BatchHeader, decode_header, encode
@@ -143,6 +146,25 @@ def latest(client: Client, name: str) -> dict[bytes | None, bytes | None]:
 def restored(server: ServerProcess, client: Client, folder: Path, name: str) -> list[Any]:
     jetstream(server, "stream", "restore", str(folder), name, "--subject", name)
     return values(client, name)
+
+
+def test_a_restore_reads_from_the_new_streams_start_whoever_is_asked_for_it(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node may not have heard of the purge that ends the copying."""
+    filled(client, "gap", [b"0"])
+    client.purge_stream("gap")
+    fill(client, "gap", [b"1", b"2"])
+    back_up(client, "gap", tmp_path, lambda _: None)
+    monkeypatch.setattr(Client, "offset_at", lambda *_: 0)
+
+    @contextmanager
+    def no_bar(total: int | None, what: str = "") -> Iterator[Any]:
+        yield lambda _: None
+
+    for _ in range(2):  # A repeated one finds what is there.
+        stream, digest = restore(client, tmp_path, "gap-copy", no_bar, subject="copy.gap")
+        assert (stream.name, digest.count) == ("gap-copy", 2)
 
 
 def test_a_stream_with_lake_is_restored_where_there_is_none(

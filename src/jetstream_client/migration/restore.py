@@ -23,6 +23,7 @@ from jetstream_protocol.batch import BatchHeader, iterate
 from jetstream_protocol.errors import (
     CorruptBatchError,
     MessageTooLargeError,
+    OffsetOutOfRangeError,
     PreconditionFailedError,
     StreamExistsError,
 )
@@ -118,7 +119,7 @@ def held_between(
     """The digest of what a stream that listens holds between two offsets; None: it does not begin
     with the first."""
     start_offset, end_offset = bounds
-    if client.offset_at(stream, "earliest") != start_offset:
+    if client.describe_stream(stream).log_start_offset != start_offset:
         return None
     digest, held = RecordDigest(), records_of(client, stream, start_offset)
     for records in followed(held, bounds, advance):
@@ -239,9 +240,15 @@ def records_of(
     if offset is None:
         offset = client.offset_at(stream, "earliest")
     while True:
-        fetched = client.fetch_batches(
-            stream, offset, max_bytes=_FETCH_BYTES, last_epoch=last_epoch
-        )
+        try:
+            fetched = client.fetch_batches(
+                stream, offset, max_bytes=_FETCH_BYTES, last_epoch=last_epoch
+            )
+        except OffsetOutOfRangeError as error:
+            if start_offset is not None or error.log_start_offset <= offset:
+                raise
+            offset = error.log_start_offset  # Whoever was asked had not heard of a purge.
+            continue
         if not fetched.data:
             return
         for batch in iterate(fetched.data):

@@ -121,13 +121,23 @@ class RestoreWriter:
             header = decode_header(data, position)
             end = position + header.length
             if header.next_offset > self.next_offset:
-                if header.base_offset < self.next_offset or header.length > RESTORE_BYTES_MAX:
+                if self._is_divided(header):
                     self.put(_divide(header, data, position))
-                    self._cover(header.next_offset, header.append_timestamp)
+                    self._cover(header.next_offset, min(header.append_timestamp, self._now_us()))
                 else:
                     self._cover(header.base_offset, header.append_timestamp)
                     self._put_stored(header, data[position:end])
             position = end
+
+    def _is_divided(self, header: BatchHeader) -> bool:
+        """Whether its records become new batches: also if the clock of its leader was ahead. They
+        keep their times, and the log does not get that one."""
+        is_encrypted = bool(header.flags & Flags.ENCRYPTED)
+        return (
+            header.base_offset < self.next_offset
+            or header.length > RESTORE_BYTES_MAX
+            or (header.append_timestamp > self._now_us() and not is_encrypted)
+        )
 
     def _put_stored(self, header: BatchHeader, batch: bytes) -> None:
         if header.flags & Flags.AFTER_GAP:

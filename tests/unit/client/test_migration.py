@@ -11,9 +11,10 @@ from jetstream_client import Client
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.records import OffsetRanges, RecordDigest, Records
 from jetstream_client.migration.restore_writer import RestoreWriter
-from jetstream_protocol.batch import RECORDS_MAX, Batch, iterate
+from jetstream_protocol.batch import RECORDS_MAX, Batch, encode, iterate
 from jetstream_protocol.errors import InvalidRequestError, MessageTooLargeError, UnknownOutcomeError
 from jetstream_protocol.restored_batch import RESTORE_BYTES_MAX, open_restored
+from jetstream_protocol.types import WallUs
 
 NOW = 1_000_000
 
@@ -105,6 +106,20 @@ def test_times_of_records_stay_and_those_of_batches_do_not_go_back_or_ahead() ->
     batches = server.batches()
     assert [batch.timestamps() for batch in batches] == [[500], [20], [NOW * 9]]
     assert [batch.header.append_timestamp for batch in batches] == [500, 500, NOW]
+
+
+def test_batches_of_a_leader_whose_clock_was_ahead_keep_the_times_of_their_records() -> None:
+    """A server takes none that was appended in the future, perhaps for years."""
+    server = FakeServer()
+    filling = writer(server)
+    for offset, appended in enumerate((500, NOW * 9)):
+        encoded = encode([b"v"], b"s")
+        encoded.stamp(offset, 1, WallUs(appended))
+        filling.put_batches(encoded.to_bytes())
+    filling.flush()
+    batches = server.batches()
+    assert [batch.timestamps() for batch in batches] == [[500], [NOW * 9]]
+    assert [batch.header.append_timestamp for batch in batches] == [500, NOW]
 
 
 def test_a_record_that_no_request_holds_is_refused_by_its_offset() -> None:

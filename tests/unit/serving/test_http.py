@@ -386,6 +386,7 @@ class Answers(Gateway):
 @pytest.mark.parametrize(
     "path",
     [
+        "/api/v1/cluster",
         "/api/v1/history",
         "/api/v1/history?cursor=c",
         "/api/v1/history?stream=s",
