@@ -126,6 +126,10 @@ def test_the_command_purges_and_says_where_the_log_begins(
     purge = ["--server", cluster.servers, "stream", "purge", "said", "--yes"]
     assert run([*purge, "--before", "-20"]) == 0
     assert capsys.readouterr().out == "purged said: its first offset is 30 now\n"
+    assert run([*purge, "--before", "35"]) == 0
+    assert capsys.readouterr().out == (
+        "purged said: its first offset is 30 now, where the batch of 35 begins\n"
+    )
     assert run(["--json", *purge]) == 0
     assert capsys.readouterr().out == '{"purged":"said","log_start_offset":50}\n'
 

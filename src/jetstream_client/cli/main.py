@@ -23,7 +23,7 @@ from jetstream_client.cli.exits import (
     prepare_output,
 )
 from jetstream_client.cli.parts import Root
-from jetstream_client.cli.suggestions import instead_of
+from jetstream_client.cli.suggestions import extra_argument_hint, instead_of
 from jetstream_protocol.errors import JetstreamError
 
 app = typer.Typer(
@@ -137,8 +137,8 @@ def _misused(error: Any) -> int:
             program = error.ctx.find_root().command_path if error.ctx else "jetstream"
             if instead := instead_of(command, option, program):
                 message = f"No such option: {option}; {instead}"
-        if command.endswith(" fetch") and "extra argument" in message and "%" in message:
-            message += ": a format is --format, and -f is --follow"
+        if "extra argument" in message and (hint := extra_argument_hint(command, message)):
+            message += f": {hint}"
         end = "" if message.endswith("?") else "."
         complain(f"{message}{end} See: {command} --help")
     return Exit.USAGE

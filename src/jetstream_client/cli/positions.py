@@ -26,6 +26,8 @@ SAYS = (
     "2026-01-31T12:00:00Z or @SECONDS"
 )
 
+LOCAL = "A time without a zone is local."
+
 _ELSEWHERE = {
     **dict.fromkeys(("beginning", "start", "oldest", "smallest", "all"), "earliest"),
     **dict.fromkeys(("end", "newest", "largest", "last", "new", "now"), "latest"),
@@ -36,7 +38,9 @@ _NUMBER = re.compile(r"(last:|-)?(\d{1,19})", re.ASCII)
 _AGO = re.compile(r"(\d+(\.\d+)?(ms|[smhdw]))+", re.ASCII)
 _SECONDS = re.compile(r"@(-?)(\d{1,12})(?:\.(\d{1,6}))?", re.ASCII)
 
-From = Annotated[str, typer.Option("--from", metavar=METAVAR, help=f"Where to begin: {SAYS}.")]
+From = Annotated[
+    str, typer.Option("--from", metavar=METAVAR, help=f"Where to begin: {SAYS}. {LOCAL}")
+]
 To = Annotated[
     str,
     typer.Option(metavar=METAVAR, help="Where to stop (exclusive), in the same forms as --from."),

@@ -57,6 +57,8 @@ _PHRASES = {
     "topic": "stream",
     "node list": "cluster status",
     "node describe": "cluster status",
+    "node undrain": "node drain --undo",
+    "node uncordon": "node drain --undo",
     "stream report": "stream list",
     "stream find": "stream list --feeding",
     "stream view": "fetch",
@@ -142,6 +144,13 @@ _OPTIONS = {
     ("stream create", "-c"): "settings are options, as --max-age 7d",
     ("stream create", "-p"): "streams that share a subject: {} stream create-group",
     ("stream create", "-r"): "say --replicas",
+    ("stream list", "--sort"): "the busiest first: {} top",
+    ("stream purge", "--to"): "say --before",
+    ("stream purge", "--seq"): "say --before OFFSET",
+    ("stream purge", "--keep"): "say --before -N",
+    ("stream transfer-leader", "--to"): "the node is an argument: {} stream transfer-leader "
+    "STREAM NODE",
+    ("stream restore", "--name"): "the new name is an argument: {} stream restore FOLDER NAME",
     ("group seek", "--to-earliest"): "say --to earliest",
     ("group seek", "--to-latest"): "say --to latest",
     ("group seek", "--to-offset"): "say --to OFFSET",
@@ -193,6 +202,17 @@ def instead_of(command_path: str, option: str, program: str) -> str:
         if name == option and command_path.endswith(f" {command}"):
             return text.format(command_path.removesuffix(f" {command}"))
     return _OPTIONS_OF_ALL.get(option, "").format(program)
+
+
+def extra_argument_hint(command_path: str, message: str) -> str:
+    """What to say about an argument too many; "": nothing."""
+    if command_path.endswith(" fetch") and "%" in message:
+        return "a format is --format, and -f is --follow"
+    if command_path.endswith(" export"):
+        return "say --output FILE"
+    if command_path.endswith(" cursor seek"):
+        return f"the position is an argument: {command_path} CURSOR STREAM POSITION"
+    return ""
 
 
 def meant_by(word: str, group: str = "", following: str = "") -> str:

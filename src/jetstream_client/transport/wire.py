@@ -126,6 +126,10 @@ def _fill(config: Any, settings: Mapping[str, Any], known: Mapping[str, Setting]
                 value = _number_of(setting, given)
             elif setting.kind is Kind.DURATION:
                 value = to_us(name, given)
+            elif setting.kind is Kind.BYTES and isinstance(given, str):
+                raise InvalidRequestError(
+                    f"invalid {name} {given!r}: give a number of bytes, as 10 * 1024**3"
+                )
         try:
             setattr(config, field, value)
         except (TypeError, ValueError) as error:

@@ -62,6 +62,7 @@ from jetstream_client.cli.units import age_text, size_text
         ("server list", "cluster status"),
         ("rtt", "cluster health"),
         ("node list", "cluster status"),
+        ("node undrain 1", "node drain --undo"),
         ("account info", "acl list"),
         ("context select prod", "context use"),
         ("sub 'orders.>'", "fetch"),
@@ -118,6 +119,12 @@ def test_a_word_of_another_tool_is_answered_with_ours(
         ("stream create o --dupe-window 2m", "say --duplicate-window"),
         ("stream alter o --retention 3d", "say --max-age"),
         ("stream alter o --replicas 3", " stream reassign STREAM --replicas"),
+        ("stream list --sort bytes", " top"),
+        ("stream purge o --keep 10", "say --before -N"),
+        ("stream transfer-leader o --to 2", " stream transfer-leader STREAM NODE"),
+        ("stream restore ./o --name p", " stream restore FOLDER NAME"),
+        ("export o o.parquet", "say --output FILE"),
+        ("cursor seek billing o --to 3", " cursor seek CURSOR STREAM POSITION"),
     ],
 )
 def test_an_option_of_another_tool_is_answered_with_ours(

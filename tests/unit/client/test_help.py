@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import pydoc
 import re
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import jetstream_client
 from jetstream_client import (
@@ -24,6 +26,7 @@ from jetstream_client import (
     Scan,
     Table,
 )
+from jetstream_client.cli.main import app
 
 PAGE = Path(__file__).parents[3] / "docs" / "sdk.md"
 PAIRS: list[tuple[type, type]] = [
@@ -77,3 +80,34 @@ def test_the_version_is_that_of_the_package() -> None:
     assert jetstream_client.__version__ == version("jetstream-log")
     with pytest.raises(AttributeError, match="no attribute 'missing'"):
         jetstream_client.missing  # noqa: B018
+
+
+def command_helps() -> Iterator[tuple[str, Any, str]]:
+    """Each command's path, the command, and its help as a terminal of 80 columns shows it."""
+    waiting: list[tuple[str, Any]] = [("jetstream", get_command(app))]
+    while waiting:
+        path, command = waiting.pop()
+        context = command.context_class(command, info_name=path, terminal_width=78)
+        yield path, command, command.get_help(context)
+        parts = getattr(command, "commands", {})
+        waiting += [(f"{path} {name}", each) for name, each in parts.items()]
+
+
+def test_an_example_can_be_copied_from_a_terminal_of_80_columns() -> None:
+    folded = []
+    for _, command, shown in command_helps():
+        written = inspect.getdoc(command.callback) or ""
+        for line in re.findall(r"^(?:Examples?: +| {2})(.*\bjetstream .*)$", written, re.MULTILINE):
+            if line.strip() not in shown:
+                folded.append(line)
+    assert not folded, folded
+
+
+def test_a_list_of_commands_cuts_no_sentence() -> None:
+    cut = [
+        (path, line)
+        for path, _, shown in command_helps()
+        for line in shown.splitlines()
+        if re.fullmatch(r"  \S+  .*\.\.\.", line)
+    ]
+    assert not cut, cut

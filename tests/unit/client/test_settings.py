@@ -41,6 +41,8 @@ def test_what_no_field_can_hold_is_refused() -> None:
         to_config({"group": "\udcff"})
     with pytest.raises(InvalidRequestError, match="invalid max_messages 'many'"):
         to_config({"max_messages": "many"})  # type: ignore[typeddict-item]
+    with pytest.raises(InvalidRequestError, match="'10GiB': give a number of bytes"):
+        to_config({"max_bytes": "10GiB"})  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(

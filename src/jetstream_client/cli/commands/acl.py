@@ -62,9 +62,9 @@ def add(
 
     Examples:
 
-      jetstream acl add user:reports --allow read --stream 'orders*' --subject 'orders.>'
+      jetstream acl add user:reports --allow read --stream 'orders*'
 
-      jetstream acl add user:billing --allow commit --stream 'orders*' --cursor 'billing-*'
+      jetstream acl add user:jo --allow commit --stream orders --cursor 'jo-*'
 
       jetstream acl add user:ops --allow all --cluster
 

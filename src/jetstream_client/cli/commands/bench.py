@@ -103,9 +103,9 @@ def publish(
         CompressionChoice | None, typer.Option(help="Compression of batches. Default: none.")
     ] = None,
 ) -> None:
-    """Publish many messages in batches, as fast as they are acknowledged.
+    """Publish messages in batches, as fast as they are acknowledged.
 
-    Example:  jetstream bench publish orders.bench --messages 1000000 --size 1KiB
+    Example:  jetstream bench publish orders.bench --messages 1000000
     """
     value = os.urandom(size)
     kind: Compression | None = None if compression is None else compression.value
@@ -133,7 +133,7 @@ def publish(
 def latency(
     cli: Invocation, subject: Subject, messages: Messages = 1_000, size: Size = 128
 ) -> None:
-    """Publish one message at a time; each waits for its acknowledgement.
+    """Publish one message at a time, and wait for each.
 
     Example:  jetstream bench latency orders.bench
     """

@@ -70,9 +70,15 @@ def _draw(cluster: ClusterInfo) -> None:
 @app.command()
 @common_options()
 def record_activity(cli: Invocation) -> None:
-    """Write every later change, also of cursors, to the stream __activity.
+    """Write later changes to the stream __activity.
 
-    Example: jetstream cluster record-activity && jetstream fetch __activity --follow
+    Changes of cursors are among them.
+
+    Examples:
+
+      jetstream cluster record-activity
+
+      jetstream fetch __activity --follow
     """
     with cli.client() as client:
         stream = client.record_activity()
@@ -84,7 +90,7 @@ def record_activity(cli: Invocation) -> None:
 @with_options(CLUSTER_SETTINGS)
 @common_options()
 def alter(cli: Invocation, **settings: Any) -> None:
-    """Change settings of the whole cluster, or show them; other settings stay.
+    """Change or show settings of the cluster.
 
     Example: jetstream cluster alter --replica-lag-max 30s
     """

@@ -30,7 +30,9 @@ Duration = Annotated[
 @app.command("list")
 @common_options(watch=True)
 def list_(cli: Invocation, stream: options.OptionalStreamName = None) -> None:
-    """List the consumers of a stream, or of all, those of NATS clients among them.
+    """List the consumers of a stream, or of all streams.
+
+    Those that NATS clients made are among them.
 
     PENDING messages are not delivered yet, UNACKED ones are and are not acknowledged. OLDEST: since
     the first of those was delivered.
@@ -100,9 +102,15 @@ def create(
         ),
     ] = None,
 ) -> None:
-    """Create a consumer; or alter the one that there is, as far as options are given.
+    """Create a consumer, or alter it.
 
-    Example:  jetstream consumer create jobs mailers --max-deliver 5 --dead-letter dead.jobs
+    Of one that there is, only the given options change.
+
+    Examples:
+
+      jetstream consumer create jobs mailers --ack-wait 1m
+
+      jetstream consumer create jobs mailers --max-deliver 5 --dead-letter dead
     """
     where = positions.parse_position(start)
     with cli.client() as client:

@@ -48,7 +48,7 @@ def add(
 
     Examples:
 
-      jetstream context add prod --server a.example:9292 --ca ca.crt --cert me.crt --key me.key
+      jetstream context add prod -s a:9292 --ca ca.crt --cert me.crt --key k
 
       jetstream context add prod --server a.example:9292 --tls --token-file -
     """

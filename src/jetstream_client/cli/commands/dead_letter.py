@@ -76,7 +76,7 @@ def list_(
 @app.command()
 @common_options()
 def show(cli: Invocation, stream: LettersStream, offset: Letter) -> None:
-    """Show one dead letter: where it comes from, why it failed, and the record itself.
+    """Show a dead letter: its source, why it failed, and the record.
 
     Example:  jetstream dead-letter show orders-dead 3
     """
@@ -123,7 +123,7 @@ def retry(
     ] = False,
     yes: options.Yes = False,
 ) -> None:
-    """Publish records again on their subjects, so that they are handled once more.
+    """Publish records again on their subjects, to be handled anew.
 
     A dead letter is retried if the record that it names is still there, with the same subject, key,
     value and headers: anybody who may publish dead letters could name any subject. --unverified

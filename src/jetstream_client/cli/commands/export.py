@@ -73,7 +73,7 @@ def export(
 
       jetstream export orders --output orders.parquet
 
-      jetstream export orders --from last:1000 | jq .value
+      jetstream export orders --from -1000 | jq .value
     """
     form = format_ or _format_of(output)
     start, stop = positions.parse_position(from_), positions.parse_position(to)

@@ -38,7 +38,7 @@ FromOption = Annotated[
         "--offset",
         "-o",
         metavar=positions.METAVAR,
-        help=f"Where to begin: {positions.SAYS}. Default: earliest.",
+        help=f"Where to begin: {positions.SAYS}. {positions.LOCAL} Default: earliest.",
         show_default=False,
     ),
 ]

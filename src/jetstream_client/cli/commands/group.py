@@ -56,7 +56,7 @@ def describe(
     cli: Invocation,
     group: options.GroupName,
 ) -> None:
-    """Show a consumer group: who reads which stream, and how far behind it is.
+    """Show who reads which stream of a group, and its lag.
 
     `group seek` moves its positions while it has no members.
 
@@ -85,10 +85,10 @@ def seek(
         str, typer.Option(metavar=positions.METAVAR, help=f"Where to: {positions.SAYS}.")
     ],
 ) -> None:
-    """Move the positions of a consumer group without members, in all its streams.
+    """Move the positions of a group that has no members.
 
-    Its next members begin there. A stream must hold the offset that is asked for. If the command
-    fails, repeat it.
+    They move in all its streams, and its next members begin there. A stream must hold the offset
+    that is asked for. If the command fails, repeat it.
 
     Examples:
 
@@ -131,8 +131,9 @@ def delete(
     group: options.GroupName,
     yes: options.Yes = False,
 ) -> None:
-    """Delete a consumer group without members, and its positions: its next member begins anew.
+    """Delete a group that has no members, and its positions.
 
+    Its next member begins anew.
     A group without members is forgotten by itself after a week; its positions stay then.
 
     Example: jetstream group delete workers --yes

@@ -96,7 +96,7 @@ def import_(
 
       jetstream import orders --from orders.parquet --subject 'orders.>'
 
-      jetstream import orders --from-kafka orders --kafka old:9092 --subject orders
+      jetstream import orders --from-kafka orders --kafka old:9092 --subject o
     """
     if [from_jetstream, from_kafka, from_].count(None) != 2:
         raise InvalidRequestError("use one of --from-jetstream, --from-kafka, --from")

@@ -36,7 +36,7 @@ Named = Annotated[
 @app.command()
 @common_options()
 def status(cli: Invocation, stream: Named = None) -> None:
-    """Show which records are in the lake, and how many wait to be copied there.
+    """Show which records are in the lake, and how many wait.
 
     Example: jetstream lake status
     """
@@ -76,7 +76,7 @@ def _row(name: str, found: StreamLake) -> dict[str, Any]:
 @app.command()
 @common_options()
 def url(cli: Invocation, stream: options.StreamName) -> None:
-    """Show where the stream's table is, and lines with which engines read it.
+    """Show where a stream's table is, and how engines read it.
 
     The URL is of the table as it is now: later records are in later versions of it. The catalog,
     at /iceberg/v1 of a node's HTTP port, always has the newest one.
@@ -102,9 +102,9 @@ def url(cli: Invocation, stream: options.StreamName) -> None:
 @app.command()
 @common_options(patience=True)
 def verify(cli: Invocation, stream: options.StreamName) -> None:
-    """Read all that is in the lake through a node, which checks every batch.
+    """Read all that is in the lake, and check every batch.
 
-    Exit code 6: some of it cannot be read.
+    A node reads it. Exit code 6: some of it cannot be read.
 
     Example: jetstream lake verify orders
     """
@@ -126,8 +126,9 @@ def sweep(
         bool, typer.Option("--dry-run", help="Delete nothing: show what would be deleted.")
     ] = False,
 ) -> None:
-    """Delete what lies in the lake and no table needs: what interrupted copies and purges left.
+    """Delete what lies in the lake and no table needs.
 
+    Interrupted copies and purges leave such objects.
     The leader of a stream does it by itself from time to time. Nothing goes before a sweep has
     found it unneeded for `lake.grace`, counted since this leader leads. DELETED: yes, or when at
     the earliest. It shows the 1,000 objects of a stream that go first.
@@ -173,7 +174,9 @@ def adopt(
     is copied: the objects stay where they are. The lost cluster must not come back, or it would
     delete objects which it does not need. If this is interrupted, run it again.
 
-    Example: jetstream lake adopt s3://bucket/4bf4ddc9/7-17644300 orders --subject 'orders.>'
+    Example:
+
+      jetstream lake adopt s3://bucket/4bf4ddc9/7-17644 orders --subject orders
     """
     with cli.client() as client:
         stream, _ = begin_restoring(client, name, subject, {"lake": True, "replicas": replicas})

@@ -135,7 +135,7 @@ def check(
         int | None, typer.Option(metavar="N", min=1, help="Only the newest N records.")
     ] = None,
 ) -> None:
-    """Count the stored records that fit the schema, and those that do not, by reason.
+    """Count the records that fit the schema, and those that do not.
 
     Example: jetstream schema check orders --last 100000
     """

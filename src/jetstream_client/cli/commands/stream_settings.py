@@ -85,7 +85,9 @@ def create_group(
     the command fails, repeat it: it creates what is missing. With a larger number the group grows,
     and keys are shared out anew. The limits hold for each stream.
 
-    Example: jetstream stream create-group orders --subject 'orders.>' --streams 8
+    Example:
+
+      jetstream stream create-group orders --subject 'orders.>' --streams 8
     """
     with cli.client() as client:
         created = client.create_group(name, subject, streams=streams, **settings)

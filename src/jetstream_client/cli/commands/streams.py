@@ -145,9 +145,9 @@ def purge(
 ) -> None:
     """Remove a stream's records, all or the oldest. It asks first.
 
-    Only whole batches are removed: after --before 5 the first offset may be 4, where the batch of 5
-    begins. Records can be removed only from the beginning of a log, so the records of one subject
-    cannot be purged.
+    Only whole batches are removed: after --before 50 the first offset may be 20, where the batch of
+    50 begins. Records can be removed only from the beginning of a log, so the records of one
+    subject cannot be purged.
 
     Purged records cannot be read from a server any more. Their bytes stay on disk until the segment
     that holds them is sealed and nothing in it is kept. A purge of all records empties the files,
@@ -177,4 +177,6 @@ def purge(
             starts = each_of(stream, streams, lambda each: client.purge_stream(each, position))
         for name, start in starts:
             row = {"purged": name, "log_start_offset": start}
-            cli.answer(row, f"purged {name}: its first offset is {start} now")
+            whole = isinstance(position, int) and start < position
+            why = f", where the batch of {position} begins" if whole else ""
+            cli.answer(row, f"purged {name}: its first offset is {start} now{why}")

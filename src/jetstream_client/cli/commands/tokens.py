@@ -33,7 +33,7 @@ def create(
 ) -> None:
     """Make a token, and print it. It cannot be shown again.
 
-    Example: JETSTREAM_TOKEN=$(jetstream token create user:reports --expires 30d)
+    Example: JETSTREAM_TOKEN=$(jetstream token create user:jo --expires 30d)
     """
     lifetime = None if expires == "never" else parse_duration(expires)
     with cli.client() as client:

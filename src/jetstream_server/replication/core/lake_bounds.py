@@ -56,13 +56,20 @@ def check_in_log(stream: StreamMetadata, log: CommitLog, node_id: int, offset: i
         raise damage_error(stream, node_id, RecordsDamagedError("", lake.end, start))
 
 
+def held_text(start: int, high_watermark: int) -> str:
+    """What a stream holds, as the end of a sentence."""
+    if start >= high_watermark:
+        return f"is empty, and the next offset is {high_watermark}"
+    return f"holds offsets {start} to {high_watermark - 1}"
+
+
 def out_of_range_error(
     stream: StreamMetadata, log: CommitLog, offset: int, high_watermark: int
 ) -> OffsetOutOfRangeError:
     """The error for an offset that the stream does not hold."""
     start = start_offset(stream, log)
     return OffsetOutOfRangeError(
-        f"offset {offset} is not in stream {stream.name!r}: it holds [{start}, {high_watermark})",
+        f"offset {offset} is not in stream {stream.name!r}: it {held_text(start, high_watermark)}",
         start,
         high_watermark,
     )

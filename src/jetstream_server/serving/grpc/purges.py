@@ -13,7 +13,7 @@ from functools import partial
 from jetstream_protocol.errors import NotLeaderError, OffsetOutOfRangeError, UnavailableError
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import PurgeStream
-from jetstream_server.replication.core.lake_bounds import start_offset
+from jetstream_server.replication.core.lake_bounds import held_text, start_offset
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.drivers.retention import purged_below
 from jetstream_server.replication.replica import Replica
@@ -98,8 +98,8 @@ def _batch_start(replica: Replica, offset: int) -> int:
     high_watermark = replica.high_watermark
     if offset > high_watermark:
         raise OffsetOutOfRangeError(
-            f"offset {offset} of stream {replica.stream.name!r} is not committed: it holds "
-            f"[{start_offset(replica.stream, replica.log)}, {high_watermark})",
+            f"offset {offset} of stream {replica.stream.name!r} is not committed: it "
+            f"{held_text(start_offset(replica.stream, replica.log), high_watermark)}",
             start_offset(replica.stream, replica.log),
             high_watermark,
         )
