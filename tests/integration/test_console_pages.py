@@ -28,7 +28,7 @@ window.fetch = async (url, options) => {
   const found = await answer.json(), one = found.streams[0];
   const streams = Array.from({ length: 200 }, (_, at) => ({
     ...one, id: 1000 + at, name: `${at}-${'a-long-name-'.repeat(10)}`.slice(0, 120),
-    high_watermark: 123456789012, size_bytes: 98765432109,
+    high_watermark: 123456789012, size_bytes: 98765432109, lake_end_offset: 123456789012,
   }));
   return new Response(JSON.stringify({ streams, total: 500 }));
 };
@@ -66,7 +66,11 @@ def test_long_names_are_cut_and_numbers_stay_on_one_line(walk: Walk, stream: str
         await page.value(MANY_LONG)
         await page.value("location.hash = '#/streams'")
         await page.until(f"{rows}.length == 200")
-        for width, tallest in ((390, 130), (768, 40), (1024, 40), (1400, 40)):
+        lake = await page.value(
+            "document.querySelector('td[data-label=\"In the lake\"]').textContent"
+        )
+        assert lake == "to 123,456,789,012"
+        for width, tallest in ((390, 150), (768, 40), (1024, 40), (1400, 40)):
             await page.look(width, 800, phone=width < 500)
             assert await page.value("document.documentElement.scrollWidth") <= width
             assert await page.value(f"Math.max(...{rows}.map((r) => r.offsetHeight))") <= tallest
