@@ -293,10 +293,16 @@ def typed(
     records: Annotated[int, typer.Option(min=1_000, help="In the stream.")] = 1_000_000,
     runs: Annotated[int, typer.Option(min=1, help="Of each query in each form.")] = 5,
     ingest: Annotated[bool, typer.Option("--ingest", help="The check of on_mismatch.")] = False,
+    decode: Annotated[bool, typer.Option("--decode", help="Each format, in memory.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Query JSON by the columns of a schema, and by hand: what it takes of the processor. With
+    --decode: decode JSON, Avro and Protobuf, without a server. With
     --ingest: store it with a check by the schema, and without."""
+    if decode:
+        report = typed_benchmark.decode(records, runs, _progress)
+        _finish(report, json, typed_benchmark.DECODE_TITLE, typed_benchmark.DECODE_COLUMNS)
+        return
     if ingest:
         report = typed_benchmark.ingest(records, runs, _progress)
         _finish(report, json, typed_benchmark.INGEST_TITLE, typed_benchmark.INGEST_COLUMNS)

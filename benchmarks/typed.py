@@ -20,24 +20,23 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import duckdb
+import pyarrow as pa
 
 from benchmarks import this_server
 from benchmarks.nats_socket import NatsSocket
 from benchmarks.pairs import Progress
 from benchmarks.report import Column, Report, environment, times
 from benchmarks.this_server import Addresses
+from benchmarks.typed_formats import FORMATS, SCHEMA
 from benchmarks.usage import exact_processor_seconds
 from jetstream_client import Client
 from jetstream_client.cli.stream_tables import StreamTable
+from jetstream_client.reading.typed import Decoder
 from jetstream_client.values.setting_types import OnMismatchOption
 from jetstream_protocol.schema import parse
 
 BATCH = 1_000
 COUNTRIES = ("AT", "CH", "DE", "FR", "IT")
-SCHEMA = (
-    "id bigint, customer string, price double, count int, country string, at timestamp, "
-    "paid boolean, note string"
-)
 
 INGEST_TITLE = "nanoseconds of the node's processor to store a record"
 INGEST_COLUMNS = (
@@ -45,6 +44,15 @@ INGEST_COLUMNS = (
     Column("on_mismatch: keep", lambda r: f"{r['keep_ns']:,.0f}"),
     Column("refuse", lambda r: f"{r['refuse_ns']:,.0f}"),
     Column("the check", lambda r: f"{r['refuse_ns'] - r['keep_ns']:,.0f}"),
+)
+
+DECODE_TITLE = "nanoseconds of the processor to decode a record"
+DECODE_COLUMNS = (
+    Column("format", lambda r: r["format"]),
+    Column("bytes", lambda r: f"{r['bytes']:,.0f}"),
+    Column("one field", lambda r: f"{r['one_ns']:,.0f}"),
+    Column("three fields", lambda r: f"{r['three_ns']:,.0f}"),
+    Column("all eight", lambda r: f"{r['eight_ns']:,.0f}"),
 )
 
 TITLE = "nanoseconds of the processor for a record, from the fetch to the answer"
@@ -125,6 +133,34 @@ def run(records: int, runs: int, progress: Progress) -> Report:
             progress(f"{query.name}: {typed:,.0f} ns")
     about = f"by columns, {records:,} records of {size / records:,.0f} bytes"
     return Report("typed", about, "by hand", results, environment())
+
+
+def decode(records: int, runs: int, progress: Progress) -> Report:
+    """runs: of each format, in turn. No server: the values lie in memory, as Arrow has them."""
+    orders = [json.loads(value) for value in _values(records)]
+    tables = {
+        name: (schema, pa.table({"value": pa.array(map(write, orders), pa.binary())}))
+        for name, (schema, write) in FORMATS.items()
+    }
+    wanted = {"one_ns": ["price"], "three_ns": ["country", "price", "count"], "eight_ns": None}
+    taken: dict[str, dict[str, list[float]]] = {
+        name: {count: [] for count in wanted} for name in tables
+    }
+    for _ in range(runs):
+        for name, (schema, table) in tables.items():
+            for count, columns in wanted.items():
+                decoder = Decoder(schema, columns or schema.names)
+                begun = time.process_time()
+                decoder.decode(table)
+                seconds = time.process_time() - begun
+                taken[name][count].append(seconds * 1e9 / records)
+    results = []
+    for name, (_, table) in tables.items():
+        found = {count: median(each) for count, each in taken[name].items()}
+        size = table["value"].nbytes / records - 4  # Without the offsets.
+        results.append({"format": name, "bytes": size, **found, "every_ns": taken[name]})
+        progress(f"{name}: {found}")
+    return Report("typed: decode", f"{records:,} records", "JSON", results, environment())
 
 
 def _measured(connection: Any, query: Query, runs: int) -> dict[str, float]:

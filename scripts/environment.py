@@ -32,6 +32,8 @@ VENV = TREE / ".venv"
 STAMP = VENV / "environment.stamp"
 OUTPUT = VENV / "environment.output"
 COMPILED = (TREE / "hatch_build.py", *sorted(TREE.glob("src/**/*.pyx")))
+INCLUDED = sorted(TREE.glob("src/**/*.pxi"))
+"""Parts of those."""
 EXTRAS = {"demo": ["server", "sql"], "all": ["server", "arrow", "lake", "sql", "spark", "dev"]}
 
 PYTHON = str(VENV / "bin/python")
@@ -54,7 +56,7 @@ def fingerprint() -> str:
 def compiled_from() -> str:
     """What is compiled, hashed; and whether it is there."""
     digest = hashlib.sha256()
-    for source in COMPILED:
+    for source in (*COMPILED, *INCLUDED):
         digest.update(source.read_bytes())
     built = all(any(each.parent.glob(f"{each.stem}.*.so")) for each in COMPILED[1:])
     return f"{digest.hexdigest()}-{'built' if built else 'pure'}"

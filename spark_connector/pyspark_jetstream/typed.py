@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -131,7 +131,8 @@ class Typed:
 
 @lru_cache(maxsize=8)
 def _made(before: tuple[Field, ...], text: str, stream: str, columns: tuple[str, ...]) -> Decoder:
-    return Decoder(Schema(_followed(before, parse(text).fields, stream)), columns)
+    now = parse(text)
+    return Decoder(replace(now, fields=_followed(before, now.fields, stream)), columns)
 
 
 def _followed(before: tuple[Field, ...], now: tuple[Field, ...], stream: str) -> tuple[Field, ...]:
@@ -149,7 +150,7 @@ def _followed(before: tuple[Field, ...], now: tuple[Field, ...], stream: str) ->
         was = next((names[key] for key in field.keys if key in names), field)
         others = tuple(key for key in field.keys if key != was.name)
         kind = _kept(was.type, field.type, stream)
-        found.append(Field(was.name, kind, field.required, others))
+        found.append(Field(was.name, kind, field.required, others, field.default))
     return tuple(found)
 
 

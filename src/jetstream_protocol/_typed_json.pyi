@@ -4,7 +4,11 @@ from typing import Any
 from jetstream_protocol.columns import Body
 
 class Columns:
-    def __init__(self, fields: Sequence[tuple[int, bool, tuple[bytes, ...], Any]]) -> None: ...
+    def __init__(
+        self,
+        fields: Sequence[tuple[int, bool, tuple[bytes, ...], Any]],
+        layouts: tuple[int, Sequence[tuple[tuple[int, ...], Any]]] | None = None,
+    ) -> None: ...
     def add(
         self,
         offsets: Body,

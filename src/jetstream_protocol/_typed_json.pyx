@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: binding=False, always_allow_keywords=False, initializedcheck=False
-"""Decodes fields of a schema from JSON into columns as Arrow has them: the compiled twin of
-`typed_json.decoded`.
+"""Decodes fields of a schema into columns as Arrow has them: from JSON, as the compiled twin of
+`typed_json.decoded`, and from formats that have a layout (_typed_layouts.pxi).
 
 A value is gone through once, all of it, so that what is not JSON is noticed. Of an object, the
 places of the wanted keys are noted; what stands there is then converted, and within a struct or a
@@ -11,6 +11,7 @@ columns that never grow.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, getenv, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strcmp
 
@@ -123,6 +124,28 @@ cdef extern from *:
             kept++;
         return ldexp((double)kept, drop - shift);
     }
+
+    /* The text of a whole number, of at most 16 bytes, the highest first, in two's complement: with
+       so many digits after the point, at most 38. Returns its length, at most 64. */
+    static int decimal_text(const uint8_t *at, int64_t length, int scale, uint8_t *into) {
+        int negative = length > 0 && at[0] & 0x80, places = 0;
+        unsigned __int128 whole = negative ? ~(unsigned __int128)0 : 0;
+        uint8_t digits[64], *out = into;
+        for (; length > 0; length--)
+            whole = whole << 8 | *at++;
+        if (negative)
+            whole = -whole;
+        for (; whole || places <= scale; whole /= 10)
+            digits[places++] = '0' + (uint8_t)(whole % 10);
+        if (negative)
+            *out++ = '-';
+        while (places > 0) {
+            *out++ = digits[--places];
+            if (places == scale && scale > 0)
+                *out++ = '.';
+        }
+        return (int)(out - into);
+    }
     """
     const uint8_t* plain_end(
         const uint8_t* at, const uint8_t* end, const uint8_t* limit
@@ -131,6 +154,9 @@ cdef extern from *:
         const uint8_t* at, const uint8_t* limit, const uint8_t* text, int length
     ) noexcept nogil
     double scaled(uint64_t digits, int exponent) noexcept nogil
+    int decimal_text(
+        const uint8_t* at, int64_t length, int scale, uint8_t* into
+    ) noexcept nogil
     bint isfinite(double) noexcept nogil
 
 
@@ -157,6 +183,11 @@ cdef enum:
 cdef enum:
     ALL_FIT = -1
     WRONG = -2
+
+# As typed_values.py numbers formats.
+cdef enum:
+    AVRO = 1
+    PROTOBUF = 2
 
 # As typed_json numbers errors.
 cdef enum:
@@ -210,6 +241,46 @@ cdef struct Node:
     uint8_t* data  # Numbers and bits; of text, all of it.
     int64_t data_capacity
     int32_t* offsets  # Of text and of lists.
+
+
+# A value in the bytes of a format that has a layout, and what is within it: layouts.Part.
+cdef struct Op:
+    int code  # As layouts.AVRO and layouts.PROTOBUF number them.
+    int place  # Which field of its struct it fills; -1: it is passed over.
+    int number  # Of a field of Protobuf; the size of what is fixed.
+    int scale  # Of a decimal.
+    int label
+    int first, count  # Those within it.
+    int symbols, symbol_count  # Of an enum, by number.
+    int defaults, default_count  # Of a record: the fields that it lacks.
+    int rival  # The first one of its oneof.
+    int holder  # Of the first one of a oneof: which of them is set; -1: none.
+    int64_t head, tail  # What the last message has for this field; -1: nothing.
+
+
+cdef struct Symbol:
+    const uint8_t* text
+    Py_ssize_t length
+    int64_t number
+
+
+cdef struct Default:
+    int place
+    const uint8_t* text  # JSON.
+    Py_ssize_t length  # 0: it is null.
+
+
+cdef struct Layout:
+    int64_t id  # -1: nothing is in front of a value.
+    int op
+
+
+# What a message has for a field: [start, stop), of a wire type.
+cdef struct Seen:
+    const uint8_t* start
+    const uint8_t* stop
+    int wire
+    int64_t next  # For the same field; -1: none.
 
 
 cdef class Block:
@@ -301,6 +372,20 @@ cdef const uint8_t* skip_wide(const uint8_t* at, const uint8_t* end) noexcept no
         if not 0x80 <= at[place] <= 0xBF:
             return NULL
     return at + more + 1
+
+
+cdef bint is_utf8(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    cdef uint64_t word
+    while at < end:
+        if end - at >= 8:
+            memcpy(&word, at, 8)
+            if word & <uint64_t>0x8080808080808080 == 0:
+                at += 8
+                continue
+        at = at + 1 if at[0] < 0x80 else skip_wide(at, end)
+        if at == NULL:
+            return False
+    return True
 
 
 cdef inline const uint8_t* string_end(
@@ -688,11 +773,11 @@ cdef class Columns:
     """Columns that grow by records: `add` them, then `take` what they have become.
 
     fields: (kind, required, keys, fields of a struct or the element of a list), of the columns.
+    layouts: for other formats than JSON, as typed_values.py makes them.
     """
 
     cdef Node* nodes  # The first is the struct of all columns.
     cdef int node_count
-    cdef Key* table  # The hash tables of all structs.
     cdef uint8_t* levels  # The brackets that close what was opened, within a value.
     cdef Py_ssize_t levels_capacity
     cdef uint8_t* scratch
@@ -703,9 +788,23 @@ cdef class Columns:
     cdef int64_t parts  # How many values may still be made for this field of this record.
     cdef bint checking  # Only whether values fit counts: columns stay as they are.
     cdef bint failed  # Memory has run out.
-    cdef object names  # The bytes that keys point into.
+    cdef object names  # The bytes that keys, symbols and defaults point into.
+    cdef int format
+    cdef Op* ops
+    cdef int op_count
+    cdef Symbol* symbols
+    cdef int symbol_count
+    cdef Default* defaults
+    cdef int default_count
+    cdef Layout* layouts
+    cdef int layout_count, last_layout
+    cdef int64_t* path  # Which message of its file it is, for Protobuf.
+    cdef int path_length
+    cdef int64_t steps  # How many values of this record may still be looked at.
+    cdef Seen* seen  # What messages have for fields, those of the messages around first.
+    cdef int64_t seen_count, seen_capacity
 
-    def __cinit__(self, fields):
+    def __cinit__(self, fields, layouts=None):
         self.names = []
         self.nodes = <Node*>calloc(1 + _count(fields), sizeof(Node))
         if self.nodes == NULL:
@@ -713,6 +812,8 @@ cdef class Columns:
         self.node_count = 1
         self.nodes[0].kind = STRUCT
         self._build(0, fields)
+        if layouts is not None:
+            take_layouts(self, layouts[0], layouts[1])
 
     def __dealloc__(self):
         cdef int place
@@ -727,6 +828,12 @@ cdef class Columns:
         free(self.levels)
         free(self.scratch)
         free(self.errors)
+        free(self.ops)
+        free(self.symbols)
+        free(self.defaults)
+        free(self.layouts)
+        free(self.path)
+        free(self.seen)
 
     cdef _build(self, int parent, fields):
         cdef int first = self.node_count, place, rank
@@ -769,10 +876,17 @@ cdef class Columns:
 
     # Columns.
 
+    cdef void* _grown(self, void* memory, Py_ssize_t size) noexcept nogil:
+        """Of that size. If there is no more memory, it is as it was, and `failed` is set."""
+        cdef void* found = realloc(memory, size)
+        if found == NULL:
+            self.failed = True
+            return memory
+        return found
+
     cdef bint _reserve(self, Node* node) noexcept nogil:
         """Room for one row more; False: there is none."""
         cdef int64_t capacity = node.capacity
-        cdef void* grown
         cdef int width
         if node.length < capacity:
             return True
@@ -780,35 +894,24 @@ cdef class Columns:
             self.failed = True
             return False
         capacity = 1024 if capacity == 0 else min(2 * capacity, <int64_t>ROWS_MAX)
-        grown = realloc(node.validity, (capacity + 7) // 8)
-        if grown == NULL:
-            self.failed = True
-            return False
-        node.validity = <uint8_t*>grown
+        node.validity = <uint8_t*>self._grown(node.validity, (capacity + 7) // 8)
         if node.kind == STRING or node.kind == BINARY or node.kind == LIST:
-            grown = realloc(node.offsets, (capacity + 1) * sizeof(int32_t))
-            if grown == NULL:
-                self.failed = True
-                return False
-            node.offsets = <int32_t*>grown
-            if node.length == 0:
+            node.offsets = <int32_t*>self._grown(node.offsets, (capacity + 1) * sizeof(int32_t))
+            if node.length == 0 and not self.failed:
                 node.offsets[0] = 0
+        elif node.kind == BOOLEAN:
+            node.data = <uint8_t*>self._grown(node.data, (capacity + 7) // 8)
         elif node.kind != STRUCT:
             width = 4 if node.kind == INT or node.kind == DATE else 8
-            grown = realloc(
-                node.data, (capacity + 7) // 8 if node.kind == BOOLEAN else capacity * width
-            )
-            if grown == NULL:
-                self.failed = True
-                return False
-            node.data = <uint8_t*>grown
+            node.data = <uint8_t*>self._grown(node.data, capacity * width)
+        if self.failed:
+            return False
         node.capacity = capacity
         return True
 
     cdef bint _reserve_text(self, Node* node, Py_ssize_t length) noexcept nogil:
         """Room for so many bytes more, and for one row."""
         cdef int64_t wanted
-        cdef void* grown
         if not self._reserve(node):
             return False
         wanted = node.offsets[node.length] + <int64_t>length
@@ -818,21 +921,21 @@ cdef class Columns:
             self.failed = True
             return False
         wanted = min(wanted + wanted // 2 + 1024, <int64_t>ROWS_MAX)  # What offsets can say.
-        grown = realloc(node.data, wanted)
-        if grown == NULL:
-            self.failed = True
+        node.data = <uint8_t*>self._grown(node.data, wanted)
+        if self.failed:
             return False
-        node.data, node.data_capacity = <uint8_t*>grown, wanted
+        node.data_capacity = wanted
         return True
 
-    cdef void _finish_row(self, Node* node, bint valid) noexcept nogil:
+    cdef int _finish_row(self, Node* node, bint valid) noexcept nogil:
         cdef uint8_t bit = <uint8_t>(1 << (node.length & 7))
         cdef uint8_t* byte = &node.validity[node.length >> 3]
         if self.checking:
-            return
+            return FITS
         byte[0] = byte[0] | bit if valid else byte[0] & ~bit
         node.nulls += not valid
         node.length += 1
+        return FITS
 
     cdef void _append_null(self, Node* node) noexcept nogil:
         self.parts -= node.parts
@@ -876,7 +979,6 @@ cdef class Columns:
         """at: at its first byte. Returns the place after it; NULL: it is no JSON."""
         cdef Py_ssize_t depth = 0
         cdef bint opened = False, closed
-        cdef void* grown
         if at[0] != 123 and at[0] != 91:
             return skip_scalar(at, end, self.limit)
         while True:
@@ -896,11 +998,10 @@ cdef class Columns:
             if not closed:
                 if at[0] == 123 or at[0] == 91:
                     if depth == self.levels_capacity:
-                        grown = realloc(self.levels, 2 * depth + 64)
-                        if grown == NULL:
-                            self.failed = True
+                        self.levels = <uint8_t*>self._grown(self.levels, 2 * depth + 64)
+                        if self.failed:
                             return NULL
-                        self.levels, self.levels_capacity = <uint8_t*>grown, 2 * depth + 64
+                        self.levels_capacity = 2 * depth + 64
                     self.levels[depth] = at[0] + 2
                     depth += 1
                     at += 1
@@ -1008,63 +1109,43 @@ cdef class Columns:
     # What is made of it.
 
     cdef int _append(self, Node* node, const uint8_t* at, const uint8_t* end) noexcept nogil:
-        """A value that was skipped. Returns FITS, NULL_VALUE or MISFIT."""
+        """A value of JSON that was skipped. Returns FITS, NULL_VALUE or MISFIT."""
         cdef int64_t whole = 0
         cdef double number = 0
-        cdef bint is_true
         cdef int finite
         if at[0] == 110:
             self._append_null(node)
             return NULL_VALUE
-        self.parts -= 1
-        if node.kind == STRUCT:
-            return self._append_struct(node, at, end)
-        if node.kind == LIST:
+        if node.kind == STRUCT or node.kind == LIST:
+            self.parts -= 1
+            if node.kind == STRUCT:
+                return self._append_struct(node, at, end)
             return self._append_list(node, at, end)
         if node.kind == INT or node.kind == BIGINT:
-            if not to_integer(at, end, &whole):
-                return MISFIT
-            if node.kind == INT and not -0x80000000 <= whole <= 0x7FFFFFFF:
-                return MISFIT
+            if to_integer(at, end, &whole):
+                return self._put_integer(node, whole)
         elif node.kind == DOUBLE:
-            if not (at[0] == 45 or 48 <= at[0] <= 57):
-                return MISFIT
-            finite = is_finite(at, end) if self.checking else -1
-            if finite == 0 or (finite < 0 and not to_double(at, end, &number)):
-                return MISFIT
+            if at[0] == 45 or 48 <= at[0] <= 57:
+                finite = is_finite(at, end) if self.checking else -1
+                if finite == 1 or (finite < 0 and to_double(at, end, &number)):
+                    return self._put_double(node, number)
         elif node.kind == BOOLEAN:
-            if at[0] != 116 and at[0] != 102:
-                return MISFIT
-        else:
-            return self._append_text(node, at, end)
-        if not self._reserve(node):
-            return MISFIT
-        if node.kind == INT:
-            (<int32_t*>node.data)[node.length] = <int32_t>whole
-        elif node.kind == BIGINT:
-            (<int64_t*>node.data)[node.length] = whole
-        elif node.kind == DOUBLE:
-            (<double*>node.data)[node.length] = number
-        else:
-            is_true = at[0] == 116
-            node.data[node.length >> 3] &= <uint8_t>~(1 << (node.length & 7))
-            node.data[node.length >> 3] |= <uint8_t>(is_true << (node.length & 7))
-        self._finish_row(node, True)
-        return FITS
+            if at[0] == 116 or at[0] == 102:
+                return self._put_boolean(node, at[0] == 116)
+        elif at[0] == 34:
+            return self._append_text(node, at + 1, end - 1)
+        self.parts -= 1
+        return MISFIT
 
     cdef int _append_text(self, Node* node, const uint8_t* at, const uint8_t* end) noexcept nogil:
-        """What stands as text in JSON."""
-        cdef Py_ssize_t length
+        """What stands between quotes in JSON."""
+        cdef Py_ssize_t length = end - at
         cdef uint8_t* into
         cdef int64_t found = 0
-        cdef void* grown
-        if at[0] != 34:
-            return MISFIT
-        at, end = at + 1, end - 1
-        length = end - at
-        if node.kind == STRING and self.checking:
-            return FITS
         if node.kind == STRING or node.kind == BINARY:
+            self.parts -= 1
+            if node.kind == STRING and self.checking:
+                return FITS
             if not self._reserve_text(node, length):
                 return MISFIT
             into = node.data + node.offsets[node.length]
@@ -1074,29 +1155,80 @@ cdef class Columns:
                 if length < 0:
                     return MISFIT
             node.offsets[node.length + 1] = node.offsets[node.length] + <int32_t>length
-            self._finish_row(node, True)
-            return FITS
+            return self._finish_row(node, True)
         if memchr(at, 92, length) != NULL:
             if length > self.scratch_capacity:
-                grown = realloc(self.scratch, length)
-                if grown == NULL:
-                    self.failed = True
+                self.scratch = <uint8_t*>self._grown(self.scratch, length)
+                if self.failed:
                     return MISFIT
-                self.scratch, self.scratch_capacity = <uint8_t*>grown, length
+                self.scratch_capacity = length
             length = unescaped(at, end, self.scratch)
             at = self.scratch
-        if not self._reserve(node):
+        if to_time(at, length, &found) if node.kind == TIMESTAMP else to_date(at, length, &found):
+            return self._put_moment(node, found)
+        self.parts -= 1
+        return MISFIT
+
+    # Values, whatever form they had. Each counts as a part.
+
+    cdef int _put_integer(self, Node* node, int64_t whole) noexcept nogil:
+        if node.kind == DOUBLE:
+            return self._put_double(node, <double>whole)
+        self.parts -= 1
+        if node.kind == INT:
+            if not -0x80000000 <= whole <= 0x7FFFFFFF or not self._reserve(node):
+                return MISFIT
+            (<int32_t*>node.data)[node.length] = <int32_t>whole
+        elif node.kind == BIGINT and self._reserve(node):
+            (<int64_t*>node.data)[node.length] = whole
+        else:
+            return MISFIT
+        return self._finish_row(node, True)
+
+    cdef int _put_double(self, Node* node, double number) noexcept nogil:
+        self.parts -= 1
+        if node.kind != DOUBLE or not self._reserve(node):
+            return MISFIT
+        (<double*>node.data)[node.length] = number
+        return self._finish_row(node, True)
+
+    cdef int _put_boolean(self, Node* node, bint is_true) noexcept nogil:
+        cdef uint8_t bit = <uint8_t>(1 << (node.length & 7))
+        self.parts -= 1
+        if node.kind != BOOLEAN or not self._reserve(node):
+            return MISFIT
+        node.data[node.length >> 3] &= <uint8_t>~bit
+        if is_true:
+            node.data[node.length >> 3] |= bit
+        return self._finish_row(node, True)
+
+    cdef int _put_moment(self, Node* node, int64_t found) noexcept nogil:
+        """Microseconds or days since 1970, as the column has them."""
+        cdef int64_t unit = <int64_t>86_400_000_000 if node.kind == TIMESTAMP else 1
+        self.parts -= 1
+        if not DAY_MIN * unit <= found <= DAY_MAX * unit or not self._reserve(node):
             return MISFIT
         if node.kind == TIMESTAMP:
-            if not to_time(at, length, &found):
-                return MISFIT
             (<int64_t*>node.data)[node.length] = found
         else:
-            if not to_date(at, length, &found) or not DAY_MIN <= found <= DAY_MAX:
-                return MISFIT
             (<int32_t*>node.data)[node.length] = <int32_t>found
-        self._finish_row(node, True)
-        return FITS
+        return self._finish_row(node, True)
+
+    cdef int _put_bytes(self, Node* node, const uint8_t* at, Py_ssize_t length) noexcept nogil:
+        """As they are; those of text are UTF-8."""
+        self.parts -= 1
+        if node.kind != BINARY and (node.kind != STRING or not is_utf8(at, at + length)):
+            return MISFIT
+        if self.checking:
+            return FITS
+        if not self._reserve_text(node, length):
+            return MISFIT
+        if length:
+            memcpy(node.data + node.offsets[node.length], at, length)
+        node.offsets[node.length + 1] = node.offsets[node.length] + <int32_t>length
+        return self._finish_row(node, True)
+
+    # What holds other values, in JSON.
 
     cdef int _append_list(self, Node* node, const uint8_t* at, const uint8_t* end) noexcept nogil:
         cdef Node* element = &self.nodes[node.first]
@@ -1162,10 +1294,17 @@ cdef class Columns:
 
     cdef int _append_record(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
         """Returns the number of its first error; 0: none."""
+        if self.format == AVRO:
+            return avro_record(self, at, end)
+        if self.format == PROTOBUF:
+            return protobuf_record(self, at, end)
+        return self._append_json(at, end)
+
+    cdef int _append_json(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
         cdef Node* top = &self.nodes[0]
         cdef Node* field
         cdef const uint8_t* found
-        cdef int place, error = 0, outcome
+        cdef int place, error = 0
         cdef int64_t parts = PARTS_MIN + PARTS_PER_BYTE * <int64_t>(end - at)
         at = skip_space(at, end)
         if at == end:
@@ -1180,22 +1319,37 @@ cdef class Columns:
                 error = NOT_JSON
         if self.checking and (error or self._found_fit(top, parts)):
             return error
+        if error:
+            return self._nothing_fits(error)
         for place in range(top.count):
             field = &self.nodes[top.first + place]
-            if error == NOT_JSON or error == NO_OBJECT:
-                self._append_null(field)
-                continue
             self.parts = parts
-            outcome = self._append_field(field)
-            if self.parts < 0:
-                self._cut(field, top.length)
-                outcome = MISFIT
-            if outcome == MISFIT:
-                self._append_null(field)
-                if error == 0:
-                    error = FIRST_FIELD + 2 * place + 1
-            elif outcome == NULL_VALUE and field.required and error == 0:
-                error = FIRST_FIELD + 2 * place
+            error = self._settled(place, self._append_field(field), error)
+        return error
+
+    cdef int _settled(self, int place, int outcome, int error) noexcept nogil:
+        """A column of a record has its row then. error: of the columns before; returns the first
+        one with that of this column."""
+        cdef Node* top = &self.nodes[0]
+        cdef Node* field = &self.nodes[top.first + place]
+        cdef int own = 0
+        if self.parts < 0:
+            self._cut(field, top.length)
+            outcome = MISFIT
+        if outcome == MISFIT:
+            self._append_null(field)
+            own = FIRST_FIELD + 2 * place + 1
+        elif outcome == NULL_VALUE and field.required:
+            own = FIRST_FIELD + 2 * place
+        return own if own and (error == 0 or own < error) else error
+
+    cdef int _nothing_fits(self, int error) noexcept nogil:
+        """A record that is null in each column."""
+        cdef Node* top = &self.nodes[0]
+        cdef int place
+        for place in range(top.count):
+            self._cut(&self.nodes[top.first + place], top.length)
+            self._append_null(&self.nodes[top.first + place])
         return error
 
     cdef Py_ssize_t _add(
@@ -1206,7 +1360,6 @@ cdef class Columns:
         ALL_FIT: there is none."""
         cdef Py_ssize_t row
         cdef int place, error
-        cdef void* grown
         cdef Node* top = &self.nodes[0]
         for row in range(start, stop):
             if offsets[row] < 0 or offsets[row] > offsets[row + 1] or offsets[row + 1] > length:
@@ -1220,11 +1373,12 @@ cdef class Columns:
                         return row
                 continue
             if top.length >= self.errors_capacity:
-                grown = realloc(self.errors, (2 * top.length + 1024) * sizeof(int32_t))
-                if grown == NULL:
-                    self.failed = True
+                self.errors = <int32_t*>self._grown(
+                    self.errors, (2 * top.length + 1024) * sizeof(int32_t)
+                )
+                if self.failed:
                     return ALL_FIT
-                self.errors, self.errors_capacity = <int32_t*>grown, 2 * top.length + 1024
+                self.errors_capacity = 2 * top.length + 1024
             if validity != NULL and not validity[row >> 3] >> (row & 7) & 1:
                 error = 0
                 for place in range(top.count):
@@ -1353,3 +1507,6 @@ cdef int _count(fields) except -1:
     for _, _, _, inner in fields:
         found += 1 + _count(inner)
     return found
+
+
+include "_typed_layouts.pxi"

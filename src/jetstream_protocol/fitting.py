@@ -1,7 +1,7 @@
 """Which records do not fit a stream's schema, for streams that refuse those (`on_mismatch`).
 
 **safety** What is let through has no `_error` for those who read it by the same schema: the decoder
-that checks is the one that reads (`typed_json` and its compiled twin).
+that checks is the one that reads (`typed_values.py`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from jetstream_protocol.batch import Batch
 from jetstream_protocol.columns import Body, Column, padded, plain_values
 from jetstream_protocol.errors import SchemaMismatchError
 from jetstream_protocol.schema import parse
-from jetstream_protocol.typed_json import compiled, decoded, errors_of, plan_of
+from jetstream_protocol.typed_json import decoded
+from jetstream_protocol.typed_values import columns_of, errors_of, why_unread
 
 
 class Fitting:
     """Checks records by one schema, and keeps nothing of them. For one thread."""
 
     def __init__(self, text: str) -> None:
-        self._fields = parse(text).fields
-        self._errors = errors_of(self._fields)
-        self._compiled: Any = None if compiled is None else compiled.Columns(plan_of(self._fields))
+        schema = parse(text)
+        self._fields = schema.fields
+        self._errors = errors_of(schema)
+        self._why_unread = why_unread(schema)
+        self._compiled: Any = None if self._why_unread else columns_of(schema)
 
     def check(self, batch: Batch) -> None:
         """Raise SchemaMismatchError if a record of the batch does not fit."""
@@ -49,6 +52,8 @@ class Fitting:
         return {at: _error("the record", why) for at, why in found.items()}
 
     def _in_python(self, values: Sequence[bytes | None]) -> dict[int, str]:
+        if self._why_unread:  # Nobody here knows, so nothing is let through but tombstones.
+            return {at: self._why_unread for at, each in enumerate(values) if each is not None}
         outcomes = (decoded(value, self._fields)[1] for value in values)
         return {at: why for at, why in enumerate(outcomes) if why is not None}
 

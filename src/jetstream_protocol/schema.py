@@ -9,10 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.layouts import (
+    FORMATS,
+    KINDS,
+    REPEATED,
+    Layout,
+    Part,
+    Tokens,
+    check_layouts,
+    read_layouts,
+    scalar_of_json,
+)
 
 TEXT_LENGTH_MAX: Final = 16 * 1024
 FIELDS_MAX: Final = 500
@@ -33,8 +44,11 @@ ERROR: Final = "_error"
 
 _WIDER: Final[Mapping[str, tuple[str, ...]]] = {"int": ("bigint", "double")}
 """The types that hold every value of a type exactly."""
+_AS_BYTES: Final[Mapping[str, tuple[str, ...]]] = {
+    "int32": ("int64",), "uint32": ("uint64", "int64"), "sint32": ("sint64",),
+}  # fmt: skip
+"""The kinds of Protobuf that read the bytes of a kind as the same values."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[<>,:()]|\Z)")
 _SYNONYMS: Final = {"long": "bigint", "integer": "int", "array": "list", "bool": "boolean"}
 
 
@@ -61,12 +75,14 @@ Type = str | ListType | StructType
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field. aliases: names under which records have it that lack `name`. required: a record
-    without it does not fit."""
+    without it does not fit. default: of a field of Avro, as JSON: what records have whose layout
+    lacks it."""
 
     name: str
     type: Type
     required: bool = False
     aliases: tuple[str, ...] = ()
+    default: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -75,17 +91,31 @@ class Field:
 
     def __str__(self) -> str:
         aliases = "".join(f" alias {alias}" for alias in self.aliases)
-        return f"{self.name} {self.type}{' not null' if self.required else ''}{aliases}"
+        default = f" default {self.default}" if self.default else ""
+        required = " not null" if self.required else ""
+        return f"{self.name} {self.type}{required}{default}{aliases}"
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The fields of a stream's values, which are JSON objects. `parse` or `checked` make it."""
+    """The fields of a stream's values, which are objects of JSON, records of Avro or messages of
+    Protobuf. `parse` or `checked` make it. layouts: how the last two stand in bytes."""
 
     fields: tuple[Field, ...]
+    format: str = "json"
+    layouts: tuple[Layout, ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.fields))
+        text = ", ".join(map(str, self.fields))
+        if not self.layouts:
+            return text
+        return f"{text} using {self.format} {', '.join(map(str, self.layouts))}"
+
+    @property
+    def using(self) -> str:
+        """The format and the ids of its layouts; "": JSON."""
+        ids = ", ".join(".".join(map(str, layout.ids)) for layout in self.layouts)
+        return f"{self.format} {ids}".strip() if self.layouts else ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,10 +126,7 @@ def parse(text: str) -> Schema:
     """Read the text of a schema. Raises InvalidRequestError that says what is wrong."""
     if len(text) > TEXT_LENGTH_MAX:
         raise InvalidRequestError(f"a schema has at most {TEXT_LENGTH_MAX} characters")
-    reader = _Reader(text)
-    fields = reader.fields(1)
-    reader.end()
-    return checked(Schema(fields))
+    return checked(_Reader(text).schema())
 
 
 def checked(schema: Schema) -> Schema:
@@ -112,6 +139,10 @@ def checked(schema: Schema) -> Schema:
                 f"{field.name} is a column that every stream has, here or in the lake: give the "
                 f"field another name, with the key in its records as an alias: {other}"
             )
+    if schema.format != "json":
+        check_layouts(schema.layouts, schema.format)
+    if schema.format != "avro" and any(each.default for each in _all_fields(schema.fields)):
+        raise InvalidRequestError("only fields of Avro have a default")
     count = sum(1 for _ in _all_fields(schema.fields))
     if count > FIELDS_MAX:
         raise InvalidRequestError(f"a schema has at most {FIELDS_MAX} fields, not {count}")
@@ -124,7 +155,8 @@ def renamed(field: Field) -> Field:
     """A field with the name of a column that every stream has is found by an alias."""
     if field.name.lower() not in RESERVED:
         return field
-    return Field(f"{field.name}_", field.type, field.required, (field.name,))
+    aliases = (field.name, *field.aliases)
+    return replace(field, name=f"{field.name}_", aliases=aliases)
 
 
 def _check_fields(fields: tuple[Field, ...], depth: int) -> None:
@@ -168,6 +200,15 @@ def _all_fields(fields: tuple[Field, ...]) -> Iterator[Field]:
             yield from _all_fields(kind.fields)
 
 
+def shown(text: str) -> str:
+    """A schema for people, with the ids of its layouts in their place."""
+    if not text:
+        return "none"
+    schema = parse(text)
+    fields = ", ".join(map(str, schema.fields))
+    return f"{fields} using {schema.using}" if schema.using else fields
+
+
 def changes(before: Schema, after: Schema) -> list[str]:
     """What has changed, a line for each field, without a judgement."""
     was = {field.name: field for field in before.fields}
@@ -178,12 +219,57 @@ def changes(before: Schema, after: Schema) -> list[str]:
             lines.append(f"+ {field}")
         elif field != was[name]:
             lines.append(f"~ {was[name]}  ->  {field}")
+    if before.fields and before.format != after.format:
+        lines.append(f"~ {before.format}  ->  {after.format}")
+    was_read = {layout.ids for layout in before.layouts}
+    added = [each.ids for each in after.layouts if each.ids not in was_read]
+    lines += [f"+ {after.format} {'.'.join(map(str, ids))}".rstrip() for ids in added]
     return lines
 
 
 def why_incompatible(before: Schema, after: Schema) -> str:
     """Why programs that use the first could break with the second; "": they go on."""
-    return _fields_changed(before.fields, after.fields, "")
+    if before.format != after.format:
+        return f"its format cannot change from {before.format} to {after.format}"
+    why = _fields_changed(before.fields, after.fields, "")
+    return why or _layouts_changed(before, after)
+
+
+def _layouts_changed(before: Schema, after: Schema) -> str:
+    now = {layout.ids: layout for layout in after.layouts}
+    for layout in before.layouts:
+        kept = now.get(layout.ids)
+        ids = ".".join(map(str, layout.ids))
+        if before.format == "protobuf":
+            if kept is None:
+                return f"message {ids} of its file cannot become another one"
+            return _numbers_changed(layout.parts, kept.parts, after.fields, "")
+        if kept is None:
+            return f"the layout {ids or 'without an id'} is gone: stored records have it"
+        if kept != layout:
+            return f"the layout {ids or 'without an id'} cannot change: give a new one a new id"
+    return ""
+
+
+def _numbers_changed(
+    before: tuple[Part, ...], after: tuple[Part, ...], fields: tuple[Field, ...], path: str
+) -> str:
+    """fields: what the parts fill afterwards."""
+    numbered = {part.number: part for part in after}
+    keyed = {key: field for field in fields for key in field.keys}
+    for part in before:
+        where, now, field = f"{path}{part.name}", numbered.get(part.number), keyed.get(part.name)
+        if now is None or field is None or now.name not in field.keys:
+            return f"{where} must keep the number {part.number}: stored records have it so"
+        was_list, is_list = (each.label == REPEATED for each in (part, now))
+        if was_list != is_list or now.kind not in (part.kind, *_AS_BYTES.get(part.kind, ())):
+            return f"{where} cannot change from '{part}' to '{now}': stored records have it so"
+        kind = field.type.element if isinstance(field.type, ListType) else field.type
+        if isinstance(kind, StructType) and (
+            why := _numbers_changed(part.parts, now.parts, kind.fields, f"{where}.")
+        ):
+            return why
+    return ""
 
 
 def _fields_changed(before: tuple[Field, ...], after: tuple[Field, ...], path: str) -> str:
@@ -201,12 +287,14 @@ def _fields_changed(before: tuple[Field, ...], after: tuple[Field, ...], path: s
         kept.add(found.name)
         if missing := [alias for alias in field.aliases if alias not in found.keys]:
             return f"{where} has lost its alias {missing[0]}: older records have it"
+        if field.default and not found.default:
+            return f"{where} has lost its default: older records lack it"
         if found.required and not field.required:
             return f"{where} cannot become not null: older records may lack it"
         if why := _type_changed(field.type, found.type, where):
             return why
     for field in after:
-        if field.name not in kept and field.required:
+        if field.name not in kept and field.required and not field.default:
             return f"{path}{field.name} is new, so it cannot be not null: older records lack it"
     return ""
 
@@ -223,43 +311,28 @@ def _type_changed(before: Type, after: Type, where: str) -> str:
     return f"{where} cannot change from {before} to {after}{can}"
 
 
-class _Reader:
+class _Reader(Tokens):
     """Takes the parts of a schema's text, one after the other."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
+        super().__init__(text)
         self._count = 0
 
-    def _peek(self) -> str:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
-            rest = self._text[self._at :].strip()
-            raise InvalidRequestError(f"the schema cannot be read at {rest[:20]!r}")
-        return found[1]
+    def schema(self) -> Schema:
+        fields, format_ = self._fields(1), "json"
+        layouts: tuple[Layout, ...] = ()
+        if self.takes("using"):
+            format_ = self.take().lower()
+            if format_ not in KINDS:
+                raise InvalidRequestError(f"there is no format {format_!r}: {', '.join(FORMATS)}")
+            layouts = read_layouts(self, format_)
+        if self.peek():
+            raise InvalidRequestError(f"the schema goes on with {self.peek()!r} after a field")
+        return Schema(fields, format_, layouts)
 
-    def _take(self) -> str:
-        token = self._peek()
-        found = _TOKEN.match(self._text, self._at)
-        assert found is not None
-        self._at = found.end()
-        return token
-
-    def _expect(self, wanted: str) -> None:
-        token = self._take()
-        if token.lower() != wanted:
-            raise InvalidRequestError(
-                f"the schema has {token or 'its end'!r} in place of {wanted!r}"
-            )
-
-    def end(self) -> None:
-        if self._peek():
-            raise InvalidRequestError(f"the schema goes on with {self._peek()!r} after a field")
-
-    def fields(self, depth: int) -> tuple[Field, ...]:
+    def _fields(self, depth: int) -> tuple[Field, ...]:
         found = [self._field(depth)]
-        while self._peek() == ",":
-            self._take()
+        while self.takes(","):
             found.append(self._field(depth))
         return tuple(found)
 
@@ -267,37 +340,35 @@ class _Reader:
         self._count += 1
         if self._count > FIELDS_MAX:
             raise InvalidRequestError(f"a schema has at most {FIELDS_MAX} fields")
-        name = self._take()
+        name = self.take()
         if not _NAME.fullmatch(name):
             raise InvalidRequestError(f"the schema has {name or 'its end'!r} in place of a name")
-        if self._peek() == ":":
-            self._take()
+        self.takes(":")
         kind = self._type(name, depth)
-        required = False
-        if self._peek().lower() == "not":
-            self._take()
-            self._expect("null")
+        required, default, aliases = False, "", []
+        if self.takes("not"):
+            self.expect("null")
             required = True
-        aliases = []
-        while self._peek().lower() == "alias":
-            self._take()
-            aliases.append(self._take())
-        return Field(name, kind, required, tuple(aliases))
+        if self.takes("default"):
+            default = scalar_of_json(self.take())
+        while self.takes("alias"):
+            aliases.append(self.take())
+        return Field(name, kind, required, tuple(aliases), default)
 
     def _type(self, name: str, depth: int) -> Type:
         if depth > DEPTH_MAX:
             raise InvalidRequestError(f"{name}: types are nested at most {DEPTH_MAX} levels deep")
-        word = self._take().lower()
+        word = self.take().lower()
         word = _SYNONYMS.get(word, word)
         if word == "list":
-            self._expect("<")
+            self.expect("<")
             element = self._type(name, depth + 1)
-            self._expect(">")
+            self.expect(">")
             return ListType(element)
         if word == "struct":
-            self._expect("<")
-            fields = self.fields(depth + 1)
-            self._expect(">")
+            self.expect("<")
+            fields = self._fields(depth + 1)
+            self.expect(">")
             return StructType(fields)
         if not word:
             raise InvalidRequestError(

@@ -1,20 +1,21 @@
 """The fields of a schema as Arrow's columns. Readers and the lake make them here, so they agree.
 
-What fits what is in `typed_json`, whose compiled twin goes through each value once and writes the
-buffers of Arrow. Where nothing was compiled, plain Python does the same, more slowly.
+What fits what is in `typed_json`; compiled code goes through each value once and writes the buffers
+of Arrow. Where nothing was compiled, plain Python does the same for JSON, more slowly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from jetstream_protocol.batch import Batch
 from jetstream_protocol.errors import CorruptBatchError
-from jetstream_protocol.schema import ERROR, Field, ListType, Schema, StructType, Type
-from jetstream_protocol.typed_json import compiled, decoded, errors_of, plan_of
+from jetstream_protocol.schema import ERROR, ListType, Schema, StructType, Type
+from jetstream_protocol.typed_json import decoded
+from jetstream_protocol.typed_values import columns_of, errors_of
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 _SCALARS: dict[str, pa.DataType] = {
@@ -39,11 +40,12 @@ def arrow_type(kind: Type) -> pa.DataType:
 
 
 class Records:
-    """The fields of a schema as columns of records: `add…` them, then ask for the columns."""
+    """The fields of a schema as columns of records: `add…` them, then ask for the columns. Raises
+    InvalidRequestError if this installation cannot read the format."""
 
     def __init__(self, schema: Schema) -> None:
-        self._fields = schema.fields
-        self._compiled = None if compiled is None else compiled.Columns(plan_of(schema.fields))
+        self._schema, self._fields = schema, schema.fields
+        self._compiled = columns_of(schema)
         self._rows: list[list[Any]] = []
         self._errors: list[str | None] = []
 
@@ -91,7 +93,7 @@ class Records:
             field.name: _array(arrow_type(field.type), column)
             for field, column in zip(self._fields, columns, strict=True)
         }
-        made[ERROR] = _error_texts(rows, errors, self._fields)
+        made[ERROR] = _error_texts(rows, errors, self._schema)
         return made
 
     def _columns_of_rows(self) -> dict[str, pa.Array]:
@@ -113,8 +115,8 @@ def _array(kind: pa.DataType, column: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, parts, nulls, children=inner or None)
 
 
-def _error_texts(rows: int, errors: Any, fields: Sequence[Field]) -> pa.Array:
+def _error_texts(rows: int, errors: Any, schema: Schema) -> pa.Array:
     if errors is None:
         return pa.nulls(rows, pa.string())
     numbers = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(errors)])
-    return pa.array([None, *errors_of(fields)], pa.string()).take(numbers)
+    return pa.array([None, *errors_of(schema)], pa.string()).take(numbers)

@@ -107,9 +107,9 @@ def decoded(value: bytes | None, fields: Sequence[Field]) -> tuple[list[Any], st
     return nothing, error
 
 
-def errors_of(fields: Sequence[Field]) -> list[str]:
-    """What the numbers of the compiled twin mean, from 1 on."""
-    return [NOT_JSON, NO_OBJECT, *(each for field in fields for each in _field_errors(field))]
+def field_errors_of(fields: Sequence[Field]) -> list[str]:
+    """The errors that fields can have: two of each."""
+    return [each for field in fields for each in _field_errors(field)]
 
 
 def plan_of(fields: Sequence[Field]) -> tuple[tuple[int, bool, tuple[bytes, ...], Any], ...]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from jetstream_client.cli.main import run as run_command
 from jetstream_client.reading.arrow import SCHEMA
 from jetstream_client.reading.schema_sources import from_json_schema
 from jetstream_client.values.types import Via
+from jetstream_protocol.typed_json import compiled
 from tests.support.server import ServerProcess
 
 Run = Callable[..., str]
@@ -226,3 +230,69 @@ def test_a_cluster_that_knows_no_schemas_refuses_a_restore_before_it_copies(
         jetstream(*restore)  # The level was raised meanwhile.
         assert client.describe_schema(name).text == ORDERS
         assert client.fetch(name, max_messages=9).values() == VALUES
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "typed_streams.md"
+
+
+@pytest.mark.skipif(compiled is None, reason="nothing is compiled here")
+def test_the_example_of_avro_and_protobuf_runs(
+    jetstream: Run, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each reader has the same columns."""
+    section = PAGE.read_text().partition("## Avro and Protobuf")[2].partition("\n## ")[0]
+    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL))
+    (tmp_path / "order.avsc").write_text(blocks["json"])
+    (tmp_path / "orders.proto").write_text(blocks["protobuf"])
+    monkeypatch.chdir(tmp_path)
+    lines = blocks["sh"].splitlines()
+    shown = [jetstream(*shlex.split(line)[1:]) for line in lines][-1]
+    assert shown == "version 1, protobuf 0\nid bigint\nprice double\ntags list<string>\n"
+    exec(blocks["python"], {"client": client})
+    wanted = {
+        "bought": [{"id": 1, "price": 2.5, "at": datetime(2026, 1, 31, 10, tzinfo=UTC)}],
+        "sold": [
+            {"id": 1, "price": 2.5, "tags": ["pear"]},
+            {"id": 2, "price": None, "tags": []},
+        ],
+    }
+    for name, rows in wanted.items():
+        whole = [{**row, "_error": None} for row in rows]
+        columns = [*rows[0], "_error"]
+        schema, messages = client.describe_schema(name), client.fetch(name)
+        assert client.scan(name, columns=columns, typed=True).to_table().to_pylist() == whole
+        assert messages.to_arrow(columns, typed=schema).to_pylist() == whole
+        assert [message.row(schema) for message in messages] == whole
+        found = jetstream("sql", f"select id, price, _error from {name}", "--json").splitlines()
+        few = [{key: row[key] for key in ("id", "price", "_error")} for row in whole]
+        assert [json.loads(line) for line in found] == few
+        said = jetstream("schema", "diff", name, "--infer", "10", code=2)
+        assert "--infer reads JSON" in said
+        client.alter_stream(name, on_mismatch="refuse")
+        with pytest.raises(SchemaMismatchError, match="does not fit the schema"):
+            client.publish(f"{name}.eu", b'{"id":1}')
+        assert f"{len(rows)} records fit" in jetstream("schema", "check", name)
+    assert "format cannot change" in jetstream("schema", "diff", "sold", "id bigint")
+
+
+@pytest.mark.skipif(compiled is None, reason="nothing is compiled here")
+def test_a_schema_of_avro_goes_on_with_its_next_id(
+    jetstream: Run, client: Client, tmp_path: Path
+) -> None:
+    client.create_stream("moving", "moving.>")
+    file = tmp_path / "r.avsc"
+    for number, fields in enumerate((["a"], ["a", "b"]), 7):
+        given = [{"name": name, "type": "int", "default": 9} for name in fields]
+        file.write_text(json.dumps({"type": "record", "name": "R", "fields": given}))
+        jetstream("schema", "set", "moving", "--from", str(file), "--id", str(number))
+    for value in (b"\0\0\0\0\7\2", b"\0\0\0\0\x08\2\4", b"\0\0\0\0\x09\2", b"\2"):
+        client.publish("moving.x", value)
+    found = client.scan("moving", columns=["a", "b", "_error"], typed=True).to_table()
+    unknown = "the value begins with no schema id known"
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
+        (1, 9, None),
+        (1, 2, None),
+        (None, None, unknown),
+        (None, None, unknown),
+    ]
+    assert "using avro 7, 8" in jetstream("schema", "history", "moving")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jetstream_protocol import fitting
+from jetstream_protocol import typed_json
 from jetstream_protocol.batch import encode
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.envelope import encode_batch
@@ -22,7 +22,7 @@ from tests.unit.ingest.streams import Stream, stream_on
 from tests.unit.ingest.test_on_mismatch import HEADERS, refuse
 
 
-@pytest.mark.parametrize("form", ["compiled", "plain"] if fitting.compiled else ["plain"])
+@pytest.mark.parametrize("form", ["compiled", "plain"] if typed_json.compiled else ["plain"])
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -35,7 +35,7 @@ def test_what_is_stored_fits(
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         if form == "plain":
-            patched.setattr(fitting, "compiled", None)
+            patched.setattr(typed_json, "compiled", None)
         asyncio.run(_stored_fits(tmp_path_factory.mktemp("log"), schema, given_values))
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from jetstream_client.reading.arrow import SCHEMA
 from jetstream_client.reading.typed import Decoder
-from jetstream_protocol import fitting, typed_columns
+from jetstream_protocol import typed_json
 from jetstream_protocol.fitting import Fitting
 from jetstream_protocol.schema import Field, ListType, Schema, StructType, Type, parse
 from jetstream_protocol.typed_json import compiled
@@ -150,7 +150,7 @@ def reason(error: str | None) -> str | None:
 def using(form: str) -> Iterator[None]:
     """The decoder in plain Python, or the compiled one."""
     one = compiled if form == "compiled" else None
-    with patch.object(typed_columns, "compiled", one), patch.object(fitting, "compiled", one):
+    with patch.object(typed_json, "compiled", one):
         yield
 
 

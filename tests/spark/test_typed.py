@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from jetstream_protocol.typed_json import compiled
 from tests.spark.support import Log, last_line, run_available
 
 SCHEMA = "id bigint, price double, ship struct<city string, at timestamp>, tags list<string>, n int"
@@ -81,3 +82,16 @@ def test_without_a_schema_there_are_no_typed_columns(spark: SparkSession, log: L
     with pytest.raises(PySparkException) as caught:
         log.read(spark, typed=True)
     assert "has no schema: jetstream schema set" in last_line(caught.value)
+
+
+@pytest.mark.skipif(compiled is None, reason="nothing is compiled here")
+def test_avro_is_read_by_its_ids(spark: SparkSession, log: Log) -> None:
+    log.client.set_schema(
+        log.name, "id bigint not null, note string alias text using avro (7) <id int, text string>"
+    )
+    publish(log, b"\0\0\0\0\7\2\4hi", b"\0\0\0\0\x08\2\4hi")
+    found = log.read(spark, typed=True).orderBy("offset").select("id", "note", "_error")
+    assert rows(found) == [
+        (1, "hi", None),
+        (None, None, "the value begins with no schema id known"),
+    ]

@@ -103,7 +103,8 @@ class Message(Typed[V, K]):
         """The fields of a schema (of `describe_schema`) by name, and `_error`: what of the value
         does not fit; None: all fits. docs/typed_streams.md has the rules. Of a class (a dataclass,
         a pydantic model, a msgspec struct) an object, None of a tombstone; SchemaMismatchError for
-        a record that does not fit it. Raises InvalidRequestError for a value that a deserialiser
+        a record that does not fit it; it is read as JSON. A schema of Avro or Protobuf needs
+        `jetstream-log[arrow]`. Raises InvalidRequestError for a value that a deserialiser
         has made something else of."""
         value: object = self.value
         if not isinstance(value, bytes | None):
@@ -114,7 +115,12 @@ class Message(Typed[V, K]):
         if isinstance(schema, type):
             cls: Any = schema
             return None if value is None else record_type(cls)(value)
-        fields = checked_schema(schema).fields
+        known = checked_schema(schema)
+        if known.format != "json":
+            from jetstream_client.reading.typed import row_of
+
+            return row_of(value, known)
+        fields = known.fields
         values, error = decoded(value, fields)
         return {**dict(zip((each.name for each in fields), values, strict=True)), ERROR: error}
 

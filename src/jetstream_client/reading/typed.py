@@ -123,6 +123,14 @@ def decoder_of(text: str, stream: str, columns: Iterable[str] | None = None) -> 
     return Decoder(parse(text), columns)
 
 
+def row_of(value: bytes | None, schema: Schema) -> dict[str, Any]:
+    """The fields of one record by name, and `_error`."""
+    decoder = Decoder(schema, [*schema.names, ERROR])
+    table = decoder.decode(pa.table({"value": pa.array([value], pa.binary())}))
+    (row,) = table.to_pylist()
+    return row  # type: ignore[no-any-return]
+
+
 def _parts(chunk: Chunk) -> Iterable[tuple[int, int]]:
     if chunk.picked is not None:
         return _runs(chunk.picked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -13,10 +13,11 @@ from jetstream_client.cli.exits import UsageError
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_table, printable
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.reading.schema_sources import Inference, from_json_schema
+from jetstream_client.reading.schema_files import following, from_file
+from jetstream_client.reading.schema_sources import Inference
 from jetstream_client.values.positions import Last, Position
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.schema import Schema, changes, parse, why_incompatible
+from jetstream_protocol.schema import Schema, changes, parse, shown, why_incompatible
 
 app = options.group("Say what a stream's values are, for typed columns.")
 
@@ -28,12 +29,41 @@ Text = Annotated[
 ]
 From = Annotated[
     Path | None,
-    typer.Option("--from", metavar="FILE", help="A file of JSON Schema.", dir_okay=False),
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="A file: JSON Schema, Avro (.avsc), Protobuf (.proto, or a descriptor set: .binpb).",
+        dir_okay=False,
+    ),
 ]
 Infer = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Make it of the newest N records.", max=1_000_000),
 ]
+Id = Annotated[
+    int | None,
+    typer.Option(
+        "--id",
+        metavar="N",
+        help="Avro: the id that a registry's prefix has for it. Without it values have no prefix.",
+        min=0,
+        max=2**32 - 1,
+    ),
+]
+Message = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Protobuf: which message of the file the values are."),
+]
+
+
+class _Given(NamedTuple):
+    """What the command line says of a schema."""
+
+    text: str | None
+    path: Path | None
+    infer: int | None
+    id: int | None
+    message: str | None
 
 
 @app.command("set")
@@ -44,9 +74,11 @@ def set_(
     text: Text = None,
     from_: From = None,
     infer: Infer = None,
+    id_: Id = None,
+    message: Message = None,
     drop: Annotated[bool, typer.Option("--drop", help="Take the schema away.")] = False,
 ) -> None:
-    """Set the schema of a stream's values, which are JSON.
+    """Set the schema of a stream's values, which are JSON, Avro or Protobuf.
 
     Publishers and records are not touched: a record that does not fit has nulls in its typed
     columns, and _error says why. A schema can be changed so that programs go on: wider types, new
@@ -57,14 +89,24 @@ def set_(
       jetstream schema set orders "id bigint, price double"
 
       jetstream schema set orders --infer 10000
+
+      jetstream schema set orders --from order.avsc --id 7
+
+      jetstream schema set orders --from orders.proto --message Order
     """
+    given = _Given(text, from_, infer, id_, message)
+    if drop and any(each is not None for each in given):
+        raise UsageError("--drop takes the schema away: say no other one", cli.context)
     with cli.client() as client:
-        new = "" if drop else str(_given(cli, client, stream, text, from_, infer))
-        if drop and (text is not None or from_ or infer):
-            raise UsageError("--drop takes the schema away: say no other one", cli.context)
-        found = client.set_schema(stream, new)
-    shown = f"{printable(found.text)}\nis version {found.version} of the schema of {stream}"
-    cli.answer(_row(stream, found.version, found.text), shown if new else f"{stream} has no schema")
+        if drop:
+            found = client.set_schema(stream, "")
+        else:
+            known = client.describe_schema(stream)
+            before = parse(known.text) if known.text else Schema(())
+            new = _schema(cli, client, stream, given, before)
+            found = client.set_schema(stream, str(new), version=known.version)
+    told = f"{printable(shown(found.text))}\nis version {found.version} of the schema of {stream}"
+    cli.answer(_row(stream, found.version, found.text), f"{stream} has no schema" if drop else told)
 
 
 @app.command()
@@ -76,9 +118,12 @@ def show(cli: Invocation, stream: options.StreamName) -> None:
     """
     with cli.client() as client:
         found = client.describe_schema(stream)
-    lines = [str(field) for field in parse(found.text).fields] if found.text else []
-    shown = "\n".join([f"version {found.version}", *lines]) if lines else f"{stream} has no schema"
-    cli.answer(_row(stream, found.version, found.text), shown)
+    told = f"{stream} has no schema"
+    if found.text:
+        schema = parse(found.text)
+        version = ", ".join(filter(None, (f"version {found.version}", schema.using)))
+        told = "\n".join((version, *map(str, schema.fields)))
+    cli.answer(_row(stream, found.version, found.text), told)
 
 
 @app.command()
@@ -94,7 +139,7 @@ def history(cli: Invocation, stream: options.StreamName) -> None:
     cli.table(
         ("VERSION", "SCHEMA"),
         list(enumerate(found.versions, first)),
-        lambda each: (each[0], each[1] or "none"),
+        lambda each: (each[0], shown(each[1])),
         lambda each: _row(stream, *each),
     )
 
@@ -107,15 +152,18 @@ def diff(
     text: Text = None,
     from_: From = None,
     infer: Infer = None,
+    id_: Id = None,
+    message: Message = None,
 ) -> None:
     """Show what another schema would change, and whether it may. Nothing is changed.
 
     Example: jetstream schema diff orders --infer 10000
     """
+    given = _Given(text, from_, infer, id_, message)
     with cli.client() as client:
         found = client.describe_schema(stream)
-        after = _given(cli, client, stream, text, from_, infer)
-    before = parse(found.text) if found.text else Schema(())
+        before = parse(found.text) if found.text else Schema(())
+        after = _schema(cli, client, stream, given, before)
     lines = changes(before, after)
     why = why_incompatible(before, after) if found.text else ""
     if cli.json:
@@ -165,23 +213,23 @@ def _row(stream: str, version: int, text: str) -> dict[str, object]:
     return {"stream": stream, "version": version, "schema": text}
 
 
-def _given(
-    cli: Invocation, client: Client, stream: str, text: str | None, path: Path | None,
-    infer: int | None,
-) -> Schema:  # fmt: skip
-    """The schema that the command was given."""
-    if [text, path, infer].count(None) != 2:
+def _schema(cli: Invocation, client: Client, stream: str, given: _Given, before: Schema) -> Schema:
+    """The schema that the command was given. before: the one that the stream has."""
+    if [given.text, given.path, given.infer].count(None) != 2:
         raise UsageError("say one of: a schema, --from FILE, --infer N", cli.context)
-    if text is not None:
-        return parse(text)
-    if path is not None:
-        try:
-            return from_json_schema(path.read_bytes())
-        except OSError as error:
-            raise InvalidRequestError(f"{path} cannot be read: {error.strerror}") from error
+    if given.path is None and (given.id is not None or given.message is not None):
+        raise UsageError("--id and --message are about the file of --from", cli.context)
+    if given.text is not None:
+        return parse(given.text)
+    if given.path is not None:
+        return following(before, from_file(given.path, given.id, given.message))
+    if before.format != "json":
+        raise InvalidRequestError(
+            f"--infer reads JSON, and the values of {stream} are {before.using}: say --from FILE"
+        )
     inference = Inference()
-    assert infer is not None
-    for batch in client.scan(stream, Last(infer), columns=["value"]):
+    assert given.infer is not None
+    for batch in client.scan(stream, Last(given.infer), columns=["value"]):
         inference.add(batch.column("value").to_pylist())
     for name, why in inference.left_out.items():
         print(f"left out: {printable(name)}: {why}", file=sys.stderr)

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.schema import parse
+from jetstream_protocol.schema import Schema, parse, shown
 from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
@@ -62,13 +62,15 @@ class Api:
         asked = pb.DescribeSchemaRequest(stream=ref_of(request.match_info["stream"]))
         found = await self._call(request, "Streams", "DescribeSchema", asked)
         text = found.schemas[-1] if found.schemas else ""
+        schema = parse(text) if text else Schema(())
         fields = [
             {"name": each.name, "type": str(each.type), "required": each.required}
             | {"keys": each.keys}
-            for each in (parse(text).fields if text else ())
+            for each in schema.fields
         ]
         return web.json_response(
-            {"version": found.schema_version, "versions": list(found.schemas), "fields": fields}
+            {"version": found.schema_version, "versions": [*map(shown, found.schemas)]}
+            | {"using": schema.using, "fields": fields}
         )
 
     # Changing.

@@ -107,7 +107,7 @@ function schemaOf(name, found, browser) {
   const box = (field) => h("input", { type: "checkbox", id: `column-${field.name}`, "aria-label": `Show ${field.name}`, checked: browser.isShown(field.name), onchange: () => browser.toggle(field.name) });
   const columns = [["Column", box], ["Field", (field) => field.keys.join(", or ")], ["Type", (field) => `${field.type}${field.required ? " not null" : ""}`, "cut"]];
   const earlier = found.versions.slice(0, -1).map((text, at) => [h("dt", {}, `Version ${found.version - found.versions.length + at + 1}`), h("dd", {}, text || "none")]);
-  return section(`Schema, version ${found.version}`, command("schema", "show", name), [table("Schema", columns, found.fields, (field) => field.name),
+  return section(`Schema, version ${found.version}${found.using ? `, ${found.using}` : ""}`, command("schema", "show", name), [table("Schema", columns, found.fields, (field) => field.name),
     earlier.length ? h("div", { class: "body" }, h("dl", {}, earlier)) : null]);
 }
 
