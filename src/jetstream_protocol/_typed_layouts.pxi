@@ -158,15 +158,13 @@ cdef inline Node* column_of(Columns self, Node* node, Op* op) noexcept nogil:
 cdef inline bint read_varint(
     const uint8_t** at, const uint8_t* end, uint64_t* found
 ) noexcept nogil:
-    """False: there is none, of at most 64 bits."""
+    """False: there is none, of at most ten bytes. Bits beyond 64 do not count, as in Protobuf."""
     cdef const uint8_t* here = at[0]
     cdef uint64_t whole = 0
     cdef int shift = 0
     while here < end:
         whole |= <uint64_t>(here[0] & 0x7F) << shift
         if here[0] < 0x80:
-            if shift == 63 and here[0] > 1:
-                return False
             at[0], found[0] = here + 1, whole
             return True
         shift += 7
@@ -174,6 +172,16 @@ cdef inline bint read_varint(
             return False
         here += 1
     return False
+
+
+cdef inline bint read_long(const uint8_t** at, const uint8_t* end, int64_t* found) noexcept nogil:
+    """As Avro has it: False also for bits beyond 64."""
+    cdef const uint8_t* start = at[0]
+    cdef uint64_t whole = 0
+    if not read_varint(at, end, &whole) or (at[0] - start == 10 and (at[0] - 1)[0] > 1):
+        return False
+    found[0] = from_zigzag(whole)
+    return True
 
 
 cdef inline int64_t from_zigzag(uint64_t found) noexcept nogil:
@@ -283,7 +291,6 @@ cdef int avro_value(
     Columns self, Op* op, Node* node, const uint8_t** at, const uint8_t* end
 ) noexcept nogil:
     """Goes on behind it, unless it is BROKEN. node: NULL: it is passed over."""
-    cdef uint64_t found = 0
     cdef int64_t whole = 0
     cdef float single
     cdef double number
@@ -319,9 +326,8 @@ cdef int avro_value(
         return avro_bytes(self, op, node, at, end, op.number)
     if op.code == A_FIXED_UUID:
         return avro_bytes(self, op, node, at, end, 16)
-    if not read_varint(at, end, &found):
+    if not read_long(at, end, &whole):
         return BROKEN
-    whole = from_zigzag(found)
     if op.code == A_BYTES or op.code == A_STRING or op.code == A_DECIMAL:
         return avro_bytes(self, op, node, at, end, whole)
     if op.code == A_UNION:
@@ -399,21 +405,19 @@ cdef int avro_array(
     cdef Op* within = &self.ops[op.first]
     cdef Node* element = NULL
     cdef bint fits = node == NULL or (node.kind == LIST and self._reserve(node))
-    cdef int64_t length = 0, count
-    cdef uint64_t found = 0
+    cdef int64_t length = 0, count = 0, size = 0
     cdef int outcome = FITS
     self.parts -= node != NULL
     if node != NULL and fits:
         element = &self.nodes[node.first]
         length = element.length
     while True:
-        if not read_varint(at, end, &found):
+        if not read_long(at, end, &count):
             outcome = BROKEN
             break
-        count = from_zigzag(found)
         if count == 0:
             break
-        if count < 0 and not read_varint(at, end, &found):  # How many bytes the block has.
+        if count < 0 and not read_long(at, end, &size):  # How many bytes the block has.
             outcome = BROKEN
             break
         # Each takes a step, so that there is an end however many it says.

@@ -25,7 +25,9 @@ def in_millis(moment: datetime) -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
-MOMENTS = st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29), timezones=st.just(UTC))
+MOMENTS = st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)).map(
+    lambda moment: moment.replace(tzinfo=UTC, fold=0)
+)
 DECIMALS = st.integers(-(10**37), 10**37).map(lambda number: Decimal(f"{number}E-3"))
 SCALARS = [
     Kind("boolean", st.booleans()),
