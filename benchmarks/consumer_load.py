@@ -97,8 +97,8 @@ def _pull(options: argparse.Namespace, control: NatsSocket, client: NatsSocket) 
 
 def _many(options: argparse.Namespace, control: NatsSocket, client: NatsSocket) -> ManyReaders:
     inbox = f"_INBOX.{secrets.token_hex(8)}"
-    client.subscribe(f"{inbox}.*", 1)
-    for number in range(options.consumers):
+    for number in range(options.consumers):  # JetStream pushes to literal subscriptions only.
+        client.subscribe(f"{inbox}.{number}", 1 + number)
         create_consumer(control, options.stream, f"{inbox}.{number}", "new", options.api)
     return ManyReaders(client)
 
