@@ -1,5 +1,5 @@
 """The command line: `python -m benchmarks ingest|publish|read|latency|tail|raw|recover|replicate|
-streams|cursors|consumers|compaction|spark|tls|checks|encryption|typed`, and `report`.
+streams|cursors|consumers|compaction|spark|tls|checks|encryption|typed|lake`, and `report`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -249,6 +249,19 @@ def compaction(
     """Compact one stream while messages are stored, with acks, in another."""
     report = compaction_benchmark.run(records, keys, _progress)
     _finish(report, json, compaction_benchmark.TITLE, compaction_benchmark.COLUMNS)
+
+
+@command.command()
+def lake(
+    records: Annotated[int, typer.Option(min=10_000, help="Records in the stream.")] = 1_000_000,
+    days: Annotated[int, typer.Option(min=1, help="Of commits to a table, one an hour.")] = 30,
+    json: JsonOption = False,
+) -> None:
+    """Copy a stream to the lake, read it from there, and compare all readers of it."""
+    from benchmarks import lake as lake_benchmark  # Its packages are an extra.
+
+    report = lake_benchmark.run(records, days, _progress)
+    _finish(report, json, lake_benchmark.TITLE, lake_benchmark.COLUMNS)
 
 
 @command.command()

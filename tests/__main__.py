@@ -24,6 +24,7 @@ SEARCHES: Final = {
     "packets": ("tests.chaos.packets", "three real nodes, and packets lost between them"),
     "metadata": ("tests.chaos.metadata_group", "a real metadata group, killed in every way"),
     "damage": ("tests.chaos.damage", "a real node's files damaged, under publishers with acks"),
+    "lake": ("tests.chaos.lake", "a stream in the lake, while its store and the nodes fail"),
     "foreign": ("tests.chaos.foreign", "publishers in C, Go, Java, JavaScript through failovers"),
     "spark": ("tests.spark.interruptions", "writes that Spark interrupts and repeats"),
     "cycles": ("tests.cycles", "create a stream and publish at once, over and over"),

@@ -420,6 +420,11 @@ class Checker:
                 return entry
         return None
 
+    def committed_at(self, offset: int) -> Entry | None:
+        """The batch with that offset."""
+        holding = (e for e in reversed(self.committed) if e.base_offset <= offset < e.next_offset)
+        return next(holding, None)
+
     def _between(self, node_id: int, start: int, end: int) -> list[Entry]:
         found = []
         for entry in reversed(self._shadows[node_id].entries):

@@ -166,6 +166,7 @@ class SimulatedDisk:
     def __init__(self) -> None:
         self._root = Directory()
         self._found: dict[str, File] = {}
+        self._aside: dict[str, File] = {}
         self.room: int | None = None
         self.fsync_fails = False
         self.write_fails = False
@@ -190,6 +191,7 @@ class SimulatedDisk:
         self.fsync_fails = self.write_fails = False
         self.reads_fail = 0
         self.failing_operation = ""
+        self._aside.clear()
 
     def damage(self, random: Random, directory: str) -> str:
         """One file of a log rots or is lost, or its folder is; what, in one word; "": there is
@@ -274,10 +276,13 @@ class SimulatedDisk:
         return self._file(path)
 
     def keep_aside(self, path: str, data: bytes) -> None:
-        """A file in no folder, until there is no power."""
+        """A file in no folder, for as long as the process lives."""
         file = File()
         file.data[:] = data
-        self._found[path] = file
+        self._aside[path] = file
+
+    def remove_aside(self, path: str) -> None:
+        self._aside.pop(path, None)
 
     def folder(self, path: str) -> Directory | None:
         """The folder itself, which keeps its identity; None: there is none."""
@@ -436,7 +441,7 @@ class SimulatedDisk:
         return entry
 
     def _file(self, path: str) -> File:
-        file = self._found.get(path)
+        file = self._found.get(path) or self._aside.get(path)
         if file is None:
             entry = self._find(path)
             if not isinstance(entry, File):

@@ -2,30 +2,41 @@
 
 A request takes a while, may fail before or after it took effect, and its answer may never come. A
 listing may lack what was written a moment ago. What stands here for the packages of the extra
-`lake` is the process that copies (lake/worker.py), the table (lake/table.py) and the reader of
-objects (lake/reader.py): an object is the batches as the log held them, a table a text that names
-its objects. Everything that decides (drivers/uploading.py, sweeping.py, retention.py,
-core/lake_bounds.py, the metadata, serving/long_poll.py) is what ships.
+`lake` is the process that copies (lake/worker.py), the table (lake/table.py) and what is found in
+it (lake/objects.py): an object is the batches as the log held them, a table a text that names its
+objects. Everything that decides (drivers/uploading.py, sweeping.py, retention.py,
+core/lake_bounds.py, lake/reader.py and sweep.py, the metadata, serving/long_poll.py) is what ships.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
-from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jetstream_protocol.batch import BatchHeader, decode_header
-from jetstream_protocol.errors import CorruptBatchError, JetstreamError, UnavailableError
+from jetstream_protocol.errors import CorruptBatchError, UnavailableError
 from jetstream_protocol.logfiles.scan import check_body
-from jetstream_server.lake.stores import Listed, StoreAwayError, StoreExistsError, StoreMissingError
+from jetstream_server.lake.objects import Group
+from jetstream_server.lake.stores import (
+    Listed,
+    Store,
+    StoreAwayError,
+    StoreExistsError,
+    StoreMissingError,
+)
 from jetstream_server.lake.table import StreamTable
 from jetstream_server.lake.tasks import MarkTask, Task, TrimTask
-from jetstream_server.log.commit_log import LogSlice
+from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
+    from tests.simulation.disk import SimulatedDisk
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
@@ -54,6 +65,8 @@ class SimulatedStore:
         self.unsettled = Unsettled()
         self.away_until = 0
         self.delay_us = 2_000
+        self.deletes: Callable[[str], None] = lambda name: None
+        """Is told of each object that goes."""
 
     def put(self, name: str, data: bytes) -> None:
         if name in self.objects:
@@ -82,13 +95,15 @@ class SimulatedStore:
         return sorted(names)
 
     def delete(self, name: str) -> None:
-        self.objects.pop(name, None)
+        if name not in self.objects:
+            return
+        self.deletes(name)
+        del self.objects[name]
         self._world.count("object of the lake deleted")
 
-    async def ask(self, request: Callable[[], Any]) -> Any:
-        """A request over the network. Raises StoreAwayError, whatever it has done."""
+    def answer(self, request: Callable[[], Any]) -> Any:
+        """To a request over the network. Raises StoreAwayError, whatever it has done."""
         world, unsettled = self._world, self.unsettled
-        await asyncio.sleep(world.between(200, self.delay_us) / 1e6)
         if world.now < self.away_until or world.chance(unsettled.before):
             world.count("request to the store failed")
             raise StoreAwayError("the store is away")
@@ -96,7 +111,14 @@ class SimulatedStore:
         if world.chance(unsettled.after):
             world.count("request to the store failed after it was done")
             raise StoreAwayError("the store failed")
-        if world.chance(unsettled.silent):
+        return answer
+
+    async def ask(self, request: Callable[[], Any]) -> Any:
+        """The same by a process that copies: it takes a while, and may never end."""
+        world = self._world
+        await asyncio.sleep(world.between(200, self.delay_us) / 1e6)
+        answer = self.answer(request)
+        if world.chance(self.unsettled.silent):
             world.count("answer of the store lost")
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(world.between(200, self.delay_us) / 1e6)
@@ -238,98 +260,85 @@ class SimulatedWorker:
         return location
 
 
-class _Kept(NamedTuple):
-    path: str
-    base: int
-    end: int
-    headers: list[tuple[BatchHeader, int]]
-    length: int
+class FromThreads:
+    """The store as a node asks it, which waits for each answer: **safety** in threads of its own,
+    and never on a loop, for the store may be away."""
+
+    def __init__(self, store: SimulatedStore) -> None:
+        self._store = store
+        self.url = store.url
+
+    def put(self, name: str, data: bytes) -> None:
+        self._ask(lambda: self._store.put(name, data))
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
+        found: bytes = self._ask(lambda: self._store.get(name, position, length))
+        return found
+
+    def list(self, prefix: str) -> Iterable[Listed]:
+        found: list[Listed] = self._ask(lambda: self._store.list(prefix))
+        return found
+
+    def folders(self, prefix: str) -> Iterable[str]:
+        found: list[str] = self._ask(lambda: self._store.folders(prefix))
+        return found
+
+    def delete(self, name: str) -> None:
+        self._ask(lambda: self._store.delete(name))
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        if asyncio._get_running_loop() is not None:
+            raise Violation("a loop waits for the store, and all that runs on it does")
+        return self._store.answer(request)
 
 
-class SimulatedLakeReader:
-    """What LongPoll asks of lake/reader.py's LakeReader. An object is a group."""
+class SimulatedObjects:
+    """What lake/reader.py asks of lake/objects.py. An object is a group."""
 
-    def __init__(self, process: Process, store: SimulatedStore) -> None:
-        self._process, self._world, self._store = process, process.world, store
-        self._kept: dict[tuple[int, int], _Kept] = {}
-        self.kept_bytes = self.reads = self.failures = 0
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    async def close(self) -> None: ...
-
-    def _holding(self, stream_id: int, offset: int) -> _Kept | None:
-        of_stream = (kept for key, kept in self._kept.items() if key[0] == stream_id)
-        return next((each for each in of_stream if each.base <= offset < each.end), None)
-
-    def find(self, stream_id: int, offset: int, bytes_max: int) -> LogSlice | None:
-        kept = self._holding(stream_id, offset)
-        if kept is None:
-            return None
-        offsets = [header.base_offset for header, _ in kept.headers]
-        first = bisect_right(offsets, offset) - 1
-        last = first + 1
-        position = kept.headers[first][1]
-        while last < len(offsets) and self._end(kept, last + 1) - position <= bytes_max:
-            last += 1
-        header = kept.headers[last - 1][0]
-        return LogSlice(
-            kept.path, position, self._end(kept, last) - position, offsets[first],
-            header.next_offset, last_epoch=header.leader_epoch,
+    def group(self, location: str, offset: int) -> Group:
+        objects = Table.decode(self._store.get(location)).objects
+        name = next((n for n, begin, end in objects if begin <= offset < end), None)
+        if name is None:
+            raise UnavailableError(f"no object of the lake holds offset {offset}")
+        headers, positions = zip(*batches_in(self._store.get(name)), strict=True)
+        length = positions[-1] + headers[-1].length
+        return Group(
+            name, 0, headers[0].base_offset, headers[-1].next_offset, length,
+            [each.base_offset for each in headers],
+            [*positions, length],
+            [each.leader_epoch for each in headers],
+            [each.append_timestamp for each in headers],
         )  # fmt: skip
 
-    def _end(self, kept: _Kept, count: int) -> int:
-        return kept.headers[count][1] if count < len(kept.headers) else kept.length
+    def read(self, group: Group) -> bytes:
+        return self._store.get(group.name)
 
-    def epoch_before(self, stream_id: int, offset: int) -> int | None:
-        kept = self._holding(stream_id, offset - 1)
-        if kept is None:
-            return None
-        offsets = [header.base_offset for header, _ in kept.headers]
-        return kept.headers[bisect_right(offsets, offset - 1) - 1][0].leader_epoch
 
-    def load(
-        self,
-        stream_id: int,
-        location: str,
-        offset: int,
-        done: Callable[[JetstreamError | None], None],
-    ) -> None:
-        loop = self._process.loop
-        loop.create_task(self._load(stream_id, location, offset, done))
+class CacheFiles:
+    """The files in which nodes keep what they have read: `open` and `Path` of lake/reader.py. Those
+    of a node are on its disk, in the folder that `folder_of` names."""
 
-    async def _load(
-        self,
-        stream_id: int,
-        location: str,
-        offset: int,
-        done: Callable[[JetstreamError | None], None],
-    ) -> None:
-        store = self._store
-        self.reads += 1
-        try:
-            async with asyncio.timeout(2.0):
-                table = Table.decode(await store.ask(lambda: store.get(location)))
-                name = next((n for n, begin, end in table.objects if begin <= offset < end), None)
-                if name is None:
-                    raise UnavailableError(f"no object of the lake holds offset {offset}")
-                data = await store.ask(lambda: store.get(name))
-            self._keep(stream_id, data)
-        except (OSError, TimeoutError) as error:
-            done(UnavailableError(f"the lake cannot be read: {error}; try again"))
-        except JetstreamError as error:
-            done(error)
-        else:
-            self._world.count("lake read")
-            done(None)
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
 
-    def _keep(self, stream_id: int, data: bytes) -> None:
-        headers = batches_in(data)
-        base, disk = headers[0][0].base_offset, self._process.disk
-        if (stream_id, base) in self._kept:
-            return
-        path = f"/lake-{self._process.machine.starts}-{stream_id}-{base}"
-        disk.keep_aside(path, data)
-        end = headers[-1][0].next_offset
-        self._kept[stream_id, base] = _Kept(path, base, end, headers, len(data))
+    def folder_of(self, process: Process) -> str:
+        return f"/lake-{process.node_id}-{process.machine.starts}"
+
+    @contextmanager
+    def open(self, path: str, mode: str) -> Iterator[Any]:
+        assert mode == "wb"
+        if self._cluster.world.chance(0.01):
+            raise OSError(errno.ENOSPC, "no room for what was read", path)
+        yield SimpleNamespace(write=partial(self._disk_of(path).keep_aside, path))
+
+    def path(self, path: str) -> Any:
+        return SimpleNamespace(unlink=lambda missing_ok: self._disk_of(path).remove_aside(path))
+
+    def _disk_of(self, path: str) -> SimulatedDisk:
+        return self._cluster.machines[int(path.split("-")[1])].disk
 
 
 def running_process(cluster: Cluster) -> Process:

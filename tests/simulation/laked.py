@@ -10,11 +10,16 @@ upload. Disks are lost, and leaders elected whose logs end before the lake does.
   objects are there.
 * What the lake holds is never lost, and nothing else is ever committed at its offsets.
 * Only what the lake holds leaves a disk, and only after the node has heard that it is there.
-* A reader is shown every record, wherever it is, and nothing that its node knows to be purged.
+* A reader is shown every record, wherever it is, and nothing that its node knows to be purged. One
+  that has read what an election lost is told so.
+* No object goes from the store that a version of the table needs which counts, or has counted
+  within the grace time.
+* No loop waits for the store (lake_store.py).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -23,7 +28,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from jetstream_protocol.types import NodeId
+from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.types import NO_EPOCH, NodeId
+from jetstream_server.lake import reader as lake_reader
+from jetstream_server.lake.reader import LakeReader
 from jetstream_server.lake.stores import StoreOptions
 from jetstream_server.lake.sweep import Sweeper
 from jetstream_server.lake.tasks import Task, folder_of
@@ -41,7 +49,9 @@ from jetstream_server.serving.long_poll import FetchPosition
 from tests.simulation.checker import Checker
 from tests.simulation.cluster import BEGIN_US, Profile
 from tests.simulation.lake_store import (
-    SimulatedLakeReader,
+    CacheFiles,
+    FromThreads,
+    SimulatedObjects,
     SimulatedStore,
     SimulatedTable,
     SimulatedWorker,
@@ -52,9 +62,11 @@ from tests.simulation.lake_store import (
     running_process,
 )
 from tests.simulation.machine import CLUSTER_ID, WALL_CLOCK_US
+from tests.simulation.process import Inline
 from tests.simulation.readers import BYTES_MAX, Reader
 from tests.simulation.reassigning import ReassignedCluster
 from tests.simulation.scenarios import Scenario, scenario_of
+from tests.simulation.scenarios.laking import LateCommits, Outlives, SweepsAlone
 from tests.simulation.shadows import Entry, Shadow, entry_of
 from tests.simulation.watched import WatchedStream
 from tests.simulation.world import Violation, World
@@ -62,6 +74,10 @@ from tests.simulation.world import Violation, World
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
+CACHE_BYTES = (5_000, 1 << 20)
+"""What a node keeps of what it has read: a few objects, or all."""
+ABOUT = {0: Outlives, 4: LateCommits, 6: Outlives, 8: SweepsAlone}
+"""Seeds by what is left when they are divided by twelve."""
 SEGMENT_BYTES = (500, 800, 1_200)
 """Of small segments some are sealed soon."""
 GRACE_SECONDS = 8.0
@@ -76,60 +92,23 @@ EAGER = (
     (sweeping, "ROUND_SECONDS_MIN", 0.5),
     (sweeping, "ROUND_SECONDS_MAX", 0.5),
     (retention, "ROUND_SECONDS", 0.2),
+    (lake_reader, "IN_USE_US", 300_000),
 )
 """In place of the drivers' constants."""
-
-
-class Outlives(Scenario):
-    """One replica is cut off while the others commit, and the lake gets that too. Then these lose
-    their disks, and the one that is left ends before the lake does; what they had copied last may
-    be proposed by then, and applied later. Or it comes back, and its leader begins after where it
-    stands."""
-
-    duration_us = 9_000_000
-    is_read = True
-    _loses_at = -1
-
-    def strike(self) -> None:
-        chosen, stream = self.leader_and_followers(1), self.led_stream()
-        if chosen is None or stream is None:
-            return
-        world, cluster = self.world, self.cluster
-        behind = chosen[world.chance(0.65)]  # A leader has got what its successor never gets.
-        world.count("one falls behind the lake")
-        for node_id in range(len(cluster.machines)):
-            cluster.network.cut(behind, node_id)
-            cluster.network.cut(node_id, behind)
-        away_us = world.between(2_300_000, 3_500_000)
-        self.quiet_until = world.now + away_us + 800_000
-        if world.chance(0.7):
-            self._loses_at = world.now + away_us
-            for node_id in stream.replicas:
-                if node_id != behind:
-                    delay_us = away_us + world.between(0, 60_000)
-                    world.later(delay_us, None, self._lose, node_id)
-        world.later(away_us + world.between(0, 400_000), None, cluster.network.heal)
-
-    def _lose(self, node_id: int) -> None:
-        if not self.cluster.faults.healing:
-            self.cluster.machines[node_id].erase()
-
-    def commits_to_lake(self) -> None:
-        left_us = self._loses_at - self.world.now
-        if 0 <= left_us < 500_000 and self.world.chance(0.7):
-            self.world.count("commit to the lake delayed")
-            self.cluster.metadata.delay_next(self.world.between(2_000_000, 5_000_000))
-
-    def restart_us(self) -> int | None:
-        return self.world.between(20_000, 300_000)
 
 
 class LakedChecker(Checker):
     """Also of what the lake holds."""
 
-    def __init__(self, world: World, nodes: int, store: SimulatedStore) -> None:
+    def __init__(self, world: World, nodes: int, store: SimulatedStore, grace_us: int) -> None:
         super().__init__(world, nodes)
+        self.grace_us = grace_us
         self._store = store
+        store.deletes = self.deleted
+        self._needed: frozenset[str] = frozenset()
+        """By the table that counts: it, and its objects."""
+        self._needed_until: dict[str, int] = {}
+        """When it last needed others."""
         self.lake_end = 0
         self._stream_start = 0
         self._verified: dict[str, None] = {}
@@ -146,6 +125,8 @@ class LakedChecker(Checker):
             self.lake_end = after.lake.end
             self._removed_below = max(self._removed_below, self.lake_end)
             self._check_lake(before, after)
+            if after.lake.location != before.lake.location:
+                self._note_needed(after.lake.location)
             if after.lake.holds_records or after.lake.version:
                 self._stream_start = max(self._stream_start, after.lake.start)
         super().stream_changed(before, after)
@@ -194,6 +175,20 @@ class LakedChecker(Checker):
         if lake.start > max(before.lake.start, self._purged_below) and before.lake.version:
             # What the log has lost after the lake's end was never in it.
             self._check_aged(before.lake.start, min(lake.start, before.lake.end))
+
+    def _note_needed(self, location: str) -> None:
+        needed = frozenset((location, *(each.name for each in self.objects(location))))
+        left = dict.fromkeys(sorted(self._needed - needed), self._world.now)
+        self._needed, self._needed_until = needed, self._needed_until | left
+
+    def deleted(self, name: str) -> None:
+        """An object is about to go from the store."""
+        now, until = self._world.now, self._needed_until.get(name)
+        is_read = until is not None and now < until + self.grace_us
+        if name in self._needed or is_read:
+            raise Violation(f"{name} is deleted; the table needs it, or did until {until}")
+        if not name.startswith(f"{CLUSTER_ID}/{self.stream_id}-0/"):
+            raise Violation(f"{name} is deleted, which is not of this stream")
 
     def objects(self, location: str) -> tuple[Stored, ...]:
         if location not in self._store.objects:
@@ -288,8 +283,16 @@ class LakedChecker(Checker):
                 raise Violation(f"publish {number} was acknowledged at {offset}; it is nowhere")
 
 
-class LakeReader(Reader):
-    """Reads the log, and the lake through whichever replica it asks."""
+class ThroughReader(Reader):
+    """Reads the log, and the lake through whichever replica it asks. After an election that lost
+    records it goes on where it is at times, and is told."""
+
+    def __init__(self, stream: LakedStream) -> None:
+        super().__init__(stream)
+        self._dice = Random(f"reader of the lake of {stream.world.seed}")
+
+    def begins_anew(self) -> bool:
+        return self._dice.random() < 0.5
 
     def _find(self, process: Process, replica: Replica, *, is_leader: bool) -> LogSlice | None:
         position = FetchPosition(self.position, self._last_epoch, BYTES_MAX, 1, 0)
@@ -300,9 +303,11 @@ class LakeReader(Reader):
             stream, lake = replica.stream, fetches.lake
             assert lake is not None
             process.loop.enter(
-                lake.load, stream.id, stream.lake.location, error.offset, lambda _: None
+                lake.load, stream.id, stream.lake.location, error.offset, self._loaded
             )
             raise
+        if found is not None:
+            self._check_history(process, replica)
         if found is not None and found.last_epoch is not None:
             self._world.count("read: from the lake")
             if found.next_offset <= replica.stream.purged_offset:
@@ -312,14 +317,29 @@ class LakeReader(Reader):
                 )
         return found
 
+    def _loaded(self, error: JetstreamError | None) -> None:
+        self._world.count("lake read" if error is None else "lake not read")
+
+    def _check_history(self, process: Process, replica: Replica) -> None:
+        """Who has read what is not there any more is told so, and shown nothing."""
+        before = self._stream.checker.committed_at(self.position - 1)
+        if before is None or self._last_epoch in (NO_EPOCH, before.leader_epoch):
+            return
+        if self.position > lake_bounds.start_offset(replica.stream, replica.log):
+            raise Violation(
+                f"a reader who has read up to {self.position}, in epoch {self._last_epoch}, is "
+                f"shown more by node {process.node_id}; {before} is committed"
+            )
+
 
 class LakedStream(WatchedStream):
     """One that is in the lake."""
 
     def __init__(self, cluster: LakedCluster) -> None:
         nodes = cluster.profile.nodes
-        super().__init__(cluster, "orders", 0, LakedChecker(cluster.world, nodes, cluster.store))
-        self.reader = LakeReader(self)
+        checker = LakedChecker(cluster.world, nodes, cluster.store, cluster.grace_us)
+        super().__init__(cluster, "orders", 0, checker)
+        self.reader = ThroughReader(self)
 
 
 class LakedCluster(ReassignedCluster):
@@ -338,8 +358,14 @@ class LakedCluster(ReassignedCluster):
     def draw_profile(self, world: World) -> Profile:
         profile = super().draw_profile(world)
         self.store = SimulatedStore(world)
-        self.lake = LakeOptions(StoreOptions("file:///lake"), 1 << 30, UPLOAD_SECONDS, 1 << 20,
-                                GRACE_SECONDS)  # fmt: skip
+        self.files = CacheFiles(self)
+        is_about_sweeps = self.scenario() is SweepsAlone
+        grace = SweepsAlone.grace_seconds if is_about_sweeps else GRACE_SECONDS
+        self.grace_us = round(grace * 1e6)
+        cache_bytes = self._chances.choice(CACHE_BYTES)
+        self.lake = LakeOptions(
+            StoreOptions("file:///lake"), 1 << 30, UPLOAD_SECONDS, cache_bytes, grace
+        )
         replicas = max(profile.replicas, 2) if self._chances.random() < 0.9 else 1
         minimum = min(profile.min_insync_replicas, replicas)
         if replicas > 1 and self._chances.random() < 0.4:
@@ -356,8 +382,9 @@ class LakedCluster(ReassignedCluster):
         return [LakedStream(self)]
 
     def scenario(self) -> type[Scenario]:
-        """A quarter of the seeds are about logs that end before the lake does."""
-        return Outlives if self.world.seed % 4 == 0 else scenario_of(self.world.seed)
+        """A sixth of the seeds are about logs that end before the lake does."""
+        seed = self.world.seed
+        return ABOUT.get(seed % 12) or scenario_of(seed)
 
     def create_streams(self) -> None:
         self.set_cluster()
@@ -373,6 +400,8 @@ class LakedCluster(ReassignedCluster):
             config["local_max_bytes"] = self._chances.randint(1, 4_000)
         observers = others[:1] if self._chances.random() < 0.3 else []
         self.focus.create(config, sorted(replicas), observers)
+        for neighbour in (f"{CLUSTER_ID}/{self.stream_id}-00", f"{CLUSTER_ID}/0-0", "other/0-0"):
+            self.store.put(f"{neighbour}/data/{0:020}-{9:020}-0-0.parquet", b"of others")
 
     def fewer(self) -> dict[str, object]:
         if self._chances.random() < 0.3:
@@ -461,13 +490,16 @@ def with_lake(cluster: LakedCluster) -> Iterator[None]:
         work = _Worker(running_process(cluster), cluster).work
         return Uploading(metadata, options, work=work, **clocks)
 
-    def make_reader(*_: Any) -> SimulatedLakeReader:
-        return SimulatedLakeReader(running_process(cluster), store)
+    def make_reader(store: Any, _: str, cache_bytes: int, clock: Any) -> LakeReader:
+        folder = cluster.files.folder_of(running_process(cluster))
+        return LakeReader(store, folder, cache_bytes, clock)
 
     def sweeper_of(self: Sweeping, stream: StreamMetadata) -> Sweeper:
         folder = folder_of(CLUSTER_ID, stream.id, stream.created_at_us)
-        table = SimulatedTable(store, store.url, folder, {})
-        return Sweeper(table, store, round(GRACE_SECONDS * 1e6))
+        table = SimulatedTable(self._store, store.url, folder, {})
+        return Sweeper(table, self._store, cluster.grace_us)
+
+    def nothing(*_: Any, **__: Any) -> None: ...
 
     def token_hex(length: int) -> str:
         return world.random.randbytes(length).hex()
@@ -488,9 +520,15 @@ def with_lake(cluster: LakedCluster) -> Iterator[None]:
             (uploading, "secrets", SimpleNamespace(token_hex=token_hex)),
             (node, "Uploading", make_uploading),
             (node, "LakeReader", make_reader),
-            (node, "LazyStore", lambda options: store),
+            (node, "LazyStore", lambda options: FromThreads(store)),
+            (lake_reader, "_objects_of", SimulatedObjects),
+            (lake_reader, "ThreadPoolExecutor", lambda *_: Inline()),
+            (lake_reader, "os", SimpleNamespace(makedirs=nothing, path=os.path)),
+            (lake_reader, "shutil", SimpleNamespace(rmtree=nothing)),
+            (lake_reader, "Path", cluster.files.path),
+            (lake_reader, "open", cluster.files.open),
             (Sweeping, "_sweeper_of", sweeper_of),
             (lake_bounds, "begin_after_lake", begin_seen),
         ):
-            stack.enter_context(patch.object(module, name, value))
+            stack.enter_context(patch.object(module, name, value, create=name == "open"))
         yield

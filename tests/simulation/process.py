@@ -129,7 +129,7 @@ class Process:
                     lambda: MonotonicUs(MONOTONIC_US + clock.read(world.now)),
                     lambda: BootUs(BOOT_US + clock.since_boot(world.now)),
                 ),
-                closing_threads=_Inline,
+                closing_threads=Inline,
                 lost_streams=self._find_streams(),
                 spawn_compaction=lambda: cast("subprocess.Popen[bytes]", SimulatedPass(self.disk)),
             ),
@@ -446,7 +446,7 @@ class Process:
             self.loop.enter(replica.flush)
 
 
-class _Inline(Executor):
+class Inline(Executor):
     """Threads whose work is done at once."""
 
     def submit(self, function: Any, /, *arguments: Any, **keywords: Any) -> Future[Any]:

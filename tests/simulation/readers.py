@@ -50,7 +50,8 @@ class Reader:
         known = self._stream.stream.lossy_elections
         if self._lossy_elections != known:
             self._lossy_elections = known
-            self._begin_at(0)
+            if self.begins_anew():
+                self._begin_at(0)
         is_leader = replica.leadership is not None and process.node.membership.lease_held()
         if known and not (is_leader and replica.stream.lossy_elections == known):
             return  # Who has not heard of the election, or not from its leader, shows what is lost.
@@ -79,6 +80,10 @@ class Reader:
             self._begin_at(start_offset(replica.stream, replica.log))
         except JetstreamError as error:
             self._world.count(f"read refused: {error.code}")
+
+    def begins_anew(self) -> bool:
+        """Whether it does, after an election that lost records."""
+        return True
 
     def _may_have_been_replaced(self, process: Process) -> bool:
         """Whether another node leads by now. A reader without an epoch cannot be told so."""

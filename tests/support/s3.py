@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -19,6 +21,7 @@ def s3_server(bucket: str) -> Iterator[str]:
     """The address of a server with one bucket, in this process and in memory."""
     pytest.importorskip("flask_cors")
     moto = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -39,12 +42,14 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, FaultyServer)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        fault = server.fault
-        if fault.startswith("status "):
-            self._send(int(fault.split()[1]), server.says.encode())
+        fault = server.meets(self.command, self.path, self.headers)
+        if fault == "gone":
+            self.close_connection = True
             return
-        # What is signed says the name of this server: moto does not compare.
-        kept = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        if fault.startswith("status "):
+            self._send(int(fault.split()[1]), server.says.encode(), fault)
+            return
+        kept = dict(self.headers.items())  # Also the name of this server: it was signed.
         kept.setdefault("Content-Type", "application/octet-stream")  # Else moto reads a form.
         request = urllib.request.Request(
             f"{server.behind}{self.path}", body or None, kept, method=self.command
@@ -57,12 +62,15 @@ class _Handler(BaseHTTPRequestHandler):
                 status, data = error.code, error.read()
         if fault == "late":
             server.released.wait(1)
-        if fault == "fail after":
-            self._send(500, b"it may have been written")
-            return
-        self._send(status, data)
+        if fault == "gone after":
+            server.has_passed()
+            self.close_connection = True
+        elif fault == "fail after":
+            self._send(500, b"it may have been written", fault)
+        else:
+            self._send(status, data, fault)
 
-    def _send(self, status: int, data: bytes) -> None:
+    def _send(self, status: int, data: bytes, fault: str) -> None:
         server = self.server
         assert isinstance(server, FaultyServer)
         self.send_response(status)
@@ -73,25 +81,25 @@ class _Handler(BaseHTTPRequestHandler):
             start, stop = self.headers["Range"].removeprefix("bytes=").split("-")
             self.send_header("Content-Range", f"bytes {start}-{stop}/1000000")
         self.end_headers()
-        if server.fault == "cut":
+        if fault == "cut":
             self.wfile.write(data[: len(data) // 2])
             self.close_connection = True
-        elif server.fault == "slow":
+        elif fault == "slow":
             self.wfile.write(data[:1])
             server.released.wait(30)
             self.close_connection = True
         else:
             self.wfile.write(data)
 
-    do_GET = do_PUT = do_DELETE = do_HEAD = _answer
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
 class FaultyServer(ThreadingHTTPServer):
-    """fault: "", "status N" (instead of asking the server behind), "fail after" (having asked it),
-    "cut", "slow", "late" (by a second)."""
+    """fault: "", "status N" (instead of asking the server behind), "gone" (without an answer),
+    "fail after" and "gone after" (having asked it), "cut", "slow", "late" (by a second)."""
 
     daemon_threads = True
 
@@ -105,6 +113,13 @@ class FaultyServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def meets(self, command: str, path: str, headers: Message) -> str:
+        """The fault that this request meets."""
+        return self.fault
+
+    def has_passed(self) -> None:
+        """The server behind has done what is not answered."""
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that has given up is no error."""

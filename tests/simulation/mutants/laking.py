@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_right
 from dataclasses import replace
 from typing import Any
 
+from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownOutcomeError
+from jetstream_server.lake.reader import LakeReader
 from jetstream_server.lake.sweep import Sweeper
+from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state import lake_decisions, stream_decisions
-from jetstream_server.replication.core import lake_bounds
+from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.core import follower, lake_bounds
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.messages import LeaderSnapshot
 from jetstream_server.replication.drivers import retention, uploading
+from jetstream_server.replication.drivers.sweeping import Sweeping
+from jetstream_server.replication.drivers.uploading import Uploading
 from jetstream_server.replication.replica import Replica
+from jetstream_server.serving import long_poll
 from jetstream_server.serving.long_poll import LongPoll
-from tests.simulation.laked import Outlives
+from tests.simulation.lake_store import SimulatedStore, Table
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import LAKED
+from tests.simulation.scenarios.laking import LateCommits, Outlives, SweepsAlone
+
+UNKNOWN = (UnavailableError, UnknownOutcomeError)
+"""What a proposal raises that may have an effect yet."""
+
+
+def _store_of(uploading: Uploading) -> SimulatedStore:
+    store: SimulatedStore = uploading._work.__self__._store  # type: ignore[attr-defined]
+    return store
+
 
 # What is copied, and what counts.
 
@@ -38,6 +57,55 @@ def commits_without_comparing(patches: Patches) -> None:
     patches.set(lake_decisions, "_check_mark", lambda stream, command: None)
 
 
+@mutant(Outlives, kind=LAKED)
+def lets_older_epochs_commit(patches: Patches) -> None:
+    """The table of a leader that was replaced counts, if its successor has made none."""
+    patches.set(lake_decisions, "check_leader_epoch", lambda *_: None)
+
+
+@mutant(LateCommits, kind=LAKED)
+def adds_again_after_an_unknown_outcome(patches: Patches) -> None:
+    """Who has not heard what came of a commit adds the same records to the table that counts by
+    then, as a library that tries again does."""
+    commit = Uploading._commit
+
+    async def again(
+        self: Uploading, replica: Replica, lake: Any, begin: int, end: int, last_epoch: int,
+        location: str, start: int = 0,
+    ) -> None:  # fmt: skip
+        try:
+            await commit(self, replica, lake, begin, end, last_epoch, location, start)
+        except UNKNOWN:
+            await asyncio.sleep(2)
+            store, now = _store_of(self), replica.stream.lake
+            if begin == end or not now.location or now.location not in store.objects:
+                raise
+            added = Table.decode(store.get(location)).objects[-1]
+            objects = Table.decode(store.get(now.location)).objects
+            both = Table((*objects, added), now.location, now.start)
+            store.put(f"{location}.again", both.encode())
+            await commit(
+                self, replica, now, now.end, max(now.end, end), last_epoch, f"{location}.again"
+            )
+
+    patches.set(Uploading, "_commit", again)
+
+
+@mutant(LateCommits, kind=LAKED)
+def deletes_after_an_unknown_outcome(patches: Patches) -> None:
+    """Who has not heard what came of a commit takes away what was to be committed."""
+    commit = Uploading._commit
+
+    async def tidy(self: Uploading, *arguments: Any) -> None:
+        try:
+            await commit(self, *arguments)
+        except UNKNOWN:
+            _store_of(self).delete(arguments[5])
+            raise
+
+    patches.set(Uploading, "_commit", tidy)
+
+
 # What leaves a disk.
 
 
@@ -53,6 +121,38 @@ def removes_before_the_commit(patches: Patches) -> None:
     patches.set(retention, "_look", early)
 
 
+@mutant(kind=LAKED)
+def counts_unreferenced_objects(patches: Patches) -> None:
+    """What was copied leaves the disk, committed or not."""
+    commit, look = Uploading._commit, retention._look
+    copied: dict[Replica, int] = {}
+
+    async def noted(self: Uploading, replica: Replica, *arguments: Any) -> None:
+        copied[replica] = arguments[2]
+        await commit(self, replica, *arguments)
+
+    def early(replica: Replica) -> Any:
+        found = look(replica)
+        bound = min(replica.high_watermark, replica.log.flushed_offset, copied.get(replica, 0))
+        return replace(found, lake_bound=max(found.lake_bound, bound))
+
+    patches.set(Uploading, "_commit", noted)
+    patches.set(retention, "_look", early)
+
+
+@mutant(kind=LAKED)
+def removes_by_the_leader_s_word(patches: Patches) -> None:
+    """A new copy begins where its leader's log does, whether its node has heard that the lake
+    reaches there or not."""
+    patches.set(follower.FollowerState, "_is_beyond_lake", lambda *_: False)
+
+
+@mutant(kind=LAKED)
+def asks_only_once_for_a_log_s_beginning(patches: Patches) -> None:
+    """A copy that has put off its beginning takes it for answered."""
+    patches.set(follower, "Later", follower.Ignore)
+
+
 # Below its end the lake decides.
 
 
@@ -60,6 +160,29 @@ def removes_before_the_commit(patches: Patches) -> None:
 def trusts_a_shorter_log(patches: Patches) -> None:
     """A leader whose log ends before the lake does goes on there, and gives offsets again."""
     patches.set(lake_bounds, "begin_after_lake", lambda stream, log: False)
+
+
+@mutant(Outlives, kind=LAKED)
+def trusts_a_log_of_another_epoch(patches: Patches) -> None:
+    """A leader whose log is long enough goes on with it, whatever it holds."""
+    begin_after_lake = lake_bounds.begin_after_lake
+
+    def by_length(stream: StreamMetadata, log: CommitLog) -> bool:
+        return log.log_end_offset < stream.lake.end and begin_after_lake(stream, log)
+
+    patches.set(lake_bounds, "begin_after_lake", by_length)
+
+
+@mutant(Outlives, kind=LAKED)
+def believes_a_reader_at_the_lake_s_end(patches: Patches) -> None:
+    """One that has read what an election lost goes on, where a log begins after the lake."""
+    patches.set(lake_bounds, "check_epoch", lambda *_: None)
+
+
+@mutant(Outlives, kind=LAKED)
+def believes_a_reader_in_the_lake(patches: Patches) -> None:
+    """The same where the next record is in the lake."""
+    patches.set(long_poll, "check_epoch", lambda *_: None)
 
 
 # Where a stream begins.
@@ -100,7 +223,79 @@ def forgets_purges_in_the_lake(patches: Patches) -> None:
     patches.set(stream_decisions, "purged", lambda stream, offset: stream.lake)
 
 
+@mutant(kind=LAKED)
+def serves_the_whole_group_s_start(patches: Patches) -> None:
+    """What was read of the lake is sent from its beginning, wherever the reader is."""
+    find = LakeReader.find
+
+    def from_the_start(self: LakeReader, stream_id: int, offset: int, bytes_max: int) -> Any:
+        bases = self._bases.get(stream_id, [])
+        at = bisect_right(bases, offset) - 1
+        is_here = at >= 0 and find(self, stream_id, offset, bytes_max) is not None
+        return find(self, stream_id, bases[at], bytes_max) if is_here else None
+
+    patches.set(LakeReader, "find", from_the_start)
+
+
+@mutant(kind=LAKED)
+def reads_on_the_loop(patches: Patches) -> None:
+    """Who has a reader wait looks for its records in the lake at once."""
+    load = LakeReader.load
+
+    def at_once(
+        self: LakeReader, stream_id: int, location: str, offset: int, done: Any
+    ) -> None:  # fmt: skip
+        try:
+            self._find(location, offset)
+        except (OSError, JetstreamError) as error:
+            self.failures += isinstance(error, OSError)
+        load(self, stream_id, location, offset, done)
+
+    patches.set(LakeReader, "load", at_once)
+
+
 # What lies in the store.
+
+
+@mutant(kind=LAKED)
+def deletes_objects_first(patches: Patches) -> None:
+    """What is to leave the table goes from the store at once, and then from the table."""
+    commit = Uploading._commit
+
+    async def at_once(self: Uploading, replica: Replica, lake: Any, *arguments: Any) -> None:
+        store = _store_of(self)
+        before, after = (
+            Table.decode(store.get(each)).objects if each else ()
+            for each in (lake.location, arguments[3])
+        )
+        for each in before:
+            if each not in after:
+                store.delete(each.name)
+        await commit(self, replica, lake, *arguments)
+
+    patches.set(Uploading, "_commit", at_once)
+
+
+@mutant(SweepsAlone, kind=LAKED)
+def sweeps_by_an_old_pointer(patches: Patches) -> None:
+    """A leader that was replaced goes on deleting what its own table does not need, and heeds no
+    note of what was committed since."""
+
+    async def unconfirmed(self: Sweeping, replica: Replica) -> str:
+        return replica.stream.lake.location
+
+    patches.set(Sweeping, "_confirmed_location", unconfirmed)
+    patches.set(Sweeper, "_unknown", lambda *_: [])
+
+
+@mutant(SweepsAlone, kind=LAKED)
+def sweeps_other_streams(patches: Patches) -> None:
+    """What lies beside a stream's folder is taken for a part of it."""
+
+    def listed(self: Sweeper) -> set[str]:
+        return {each.name for each in self._store.list("")}
+
+    patches.set(Sweeper, "listed", listed)
 
 
 @mutant(kind=LAKED)

@@ -82,7 +82,8 @@ def seeds_about(scenario: type[Scenario], count: int) -> range:
     if scenario in (SHARING, SCENARIOS[-1]):
         first = len(SCENARIOS) - 1 + (0 if scenario is SHARING else STRIDE)
         return range(first, first + count * 2 * STRIDE, 2 * STRIDE)
-    if scenario not in SCENARIOS:  # One kind of cluster has it in every third or fourth seed.
-        return range(0, count * 12, 12)
+    if scenario not in SCENARIOS:  # One kind of cluster has it in these, and perhaps in more.
+        first = scenario.first_seed
+        return range(first, first + count * 12, 12)
     first = SCENARIOS.index(scenario)
     return range(first, first + count * STRIDE, STRIDE)

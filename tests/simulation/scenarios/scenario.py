@@ -39,6 +39,8 @@ class Scenario:
     """Whether there is a reader in any case."""
     needs_repeaters = False
     """Whether there are publishers that repeat what they have no answer to."""
+    first_seed = 0
+    """About it, if one kind of cluster alone has it."""
 
     @property
     def is_about_something(self) -> bool:

@@ -4,6 +4,7 @@ that holds it fails."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 pytest.importorskip("pyiceberg")
 pytest.importorskip("obstore")
 
+from jetstream_protocol.batch import decode_header
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId
-from jetstream_server.lake import sweep, table, typed_columns, worker
+from jetstream_server.lake import parquet_object, sweep, table, typed_columns, worker
+from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state import lake_decisions
 from jetstream_server.metadata.state.commands import LAKE_LEVEL
@@ -37,6 +40,17 @@ def by_length(stream: StreamMetadata, log: CommitLog) -> bool:
 
 
 ORIGINAL = lake_bounds.begin_after_lake
+FACTS = parquet_object._facts
+
+
+def by_records(headers: Any, *others: Any) -> parquet_object.ObjectFacts:
+    return replace(FACTS(headers, *others), last_us=decode_header(headers[-1]).max_timestamp)
+
+
+def aged(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    store = FolderStore((folder / "lake").as_uri())
+    test_worker.test_the_age_of_records_is_since_they_were_appended(folder, store)
 
 
 async def unconfirmed(self: Sweeping, replica: Any) -> str:
@@ -110,6 +124,10 @@ MUTANTS: dict[str, tuple[Install, Held]] = {
         lambda folder: test_typed_columns.test_a_number_is_never_given_again(
             test_typed_columns.place_at(folder)
         ),
+    ),
+    "uses_record_timestamps": (
+        lambda patch: patch.setattr(parquet_object, "_facts", by_records),
+        aged,
     ),
     "writes_without_reading_back": (
         lambda patch: patch.setattr(worker, "_check_stored", lambda *_: (0,)),

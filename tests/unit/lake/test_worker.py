@@ -131,6 +131,17 @@ def test_an_object_ends_at_midnight_and_after_so_many_batches(
     assert [(each.begin, each.end) for each in listed(store, answer)] == [(0, 2), (2, 4), (4, 5)]
 
 
+def test_the_age_of_records_is_since_they_were_appended(tmp_path: Path, store: FolderStore) -> None:
+    """Whatever time their publishers have given them."""
+    batch = encode_batch([b"value"], b"s", timestamps=[DAY_US - 1])
+    batch.stamp(0, 1, 1_000)
+    answer = copy(task(tmp_path, batch.to_bytes(), 0, 1), store, no_pause)
+    location = answer["location"]
+    assert [each.newest_us for each in listed(store, answer)] == [1_000]
+    assert LakeObjects(store).offset_at(location, 1_001) is None
+    assert StreamTable(store, store.url, "cluster/7", {}).trim(location, 0, 1_001)[1] == 1
+
+
 def test_a_compressed_batch_comes_back_plain(tmp_path: Path, store: FolderStore) -> None:
     batch = encode_batch([b"value" * 100] * 20, b"s", compression=Flags.ZSTD)
     batch.stamp(0, 1, 1)
