@@ -254,6 +254,11 @@ class LakedChecker(Checker):
 
     # Readers.
 
+    def shows(self, node_id: int, entry: Entry) -> None:
+        if entry.next_offset <= self._purged_below and self._lost_at_epoch >= 0:
+            return  # What an election brings back there stays until retention removes it.
+        super().shows(node_id, entry)
+
     def skips(self, node_id: int, replica: Replica) -> None:
         start = lake_bounds.start_offset(replica.stream, replica.log)
         if start > max(self._stream_start, self._purged_below, self._lost_below):
@@ -293,6 +298,11 @@ class ThroughReader(Reader):
 
     def begins_anew(self) -> bool:
         return self._dice.random() < 0.5
+
+    def _ask(self, process: Process, replica: Replica) -> None:
+        if self._dice.random() < 0.05:
+            self._begin_at(max(self.position - self._dice.randint(1, 60), 0))
+        super()._ask(process, replica)
 
     def _find(self, process: Process, replica: Replica, *, is_leader: bool) -> LogSlice | None:
         position = FetchPosition(self.position, self._last_epoch, BYTES_MAX, 1, 0)

@@ -10,17 +10,13 @@ from typing import Any
 from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownOutcomeError
 from jetstream_server.lake.reader import LakeReader
 from jetstream_server.lake.sweep import Sweeper
-from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state import lake_decisions, stream_decisions
-from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.replication.core import follower, lake_bounds
+from jetstream_server.replication.core import lake_bounds
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.messages import LeaderSnapshot
 from jetstream_server.replication.drivers import retention, uploading
-from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.replication.drivers.uploading import Uploading
 from jetstream_server.replication.replica import Replica
-from jetstream_server.serving import long_poll
 from jetstream_server.serving.long_poll import LongPoll
 from tests.simulation.lake_store import SimulatedStore, Table
 from tests.simulation.mutants.installing import Patches, mutant
@@ -55,12 +51,6 @@ def uploads_what_is_not_flushed(patches: Patches) -> None:
 def commits_without_comparing(patches: Patches) -> None:
     """A leader's table counts, whichever it was made from and wherever its records begin."""
     patches.set(lake_decisions, "_check_mark", lambda stream, command: None)
-
-
-@mutant(Outlives, kind=LAKED)
-def lets_older_epochs_commit(patches: Patches) -> None:
-    """The table of a leader that was replaced counts, if its successor has made none."""
-    patches.set(lake_decisions, "check_leader_epoch", lambda *_: None)
 
 
 @mutant(LateCommits, kind=LAKED)
@@ -140,19 +130,6 @@ def counts_unreferenced_objects(patches: Patches) -> None:
     patches.set(retention, "_look", early)
 
 
-@mutant(kind=LAKED)
-def removes_by_the_leader_s_word(patches: Patches) -> None:
-    """A new copy begins where its leader's log does, whether its node has heard that the lake
-    reaches there or not."""
-    patches.set(follower.FollowerState, "_is_beyond_lake", lambda *_: False)
-
-
-@mutant(kind=LAKED)
-def asks_only_once_for_a_log_s_beginning(patches: Patches) -> None:
-    """A copy that has put off its beginning takes it for answered."""
-    patches.set(follower, "Later", follower.Ignore)
-
-
 # Below its end the lake decides.
 
 
@@ -160,29 +137,6 @@ def asks_only_once_for_a_log_s_beginning(patches: Patches) -> None:
 def trusts_a_shorter_log(patches: Patches) -> None:
     """A leader whose log ends before the lake does goes on there, and gives offsets again."""
     patches.set(lake_bounds, "begin_after_lake", lambda stream, log: False)
-
-
-@mutant(Outlives, kind=LAKED)
-def trusts_a_log_of_another_epoch(patches: Patches) -> None:
-    """A leader whose log is long enough goes on with it, whatever it holds."""
-    begin_after_lake = lake_bounds.begin_after_lake
-
-    def by_length(stream: StreamMetadata, log: CommitLog) -> bool:
-        return log.log_end_offset < stream.lake.end and begin_after_lake(stream, log)
-
-    patches.set(lake_bounds, "begin_after_lake", by_length)
-
-
-@mutant(Outlives, kind=LAKED)
-def believes_a_reader_at_the_lake_s_end(patches: Patches) -> None:
-    """One that has read what an election lost goes on, where a log begins after the lake."""
-    patches.set(lake_bounds, "check_epoch", lambda *_: None)
-
-
-@mutant(Outlives, kind=LAKED)
-def believes_a_reader_in_the_lake(patches: Patches) -> None:
-    """The same where the next record is in the lake."""
-    patches.set(long_poll, "check_epoch", lambda *_: None)
 
 
 # Where a stream begins.
@@ -274,18 +228,6 @@ def deletes_objects_first(patches: Patches) -> None:
         await commit(self, replica, lake, *arguments)
 
     patches.set(Uploading, "_commit", at_once)
-
-
-@mutant(SweepsAlone, kind=LAKED)
-def sweeps_by_an_old_pointer(patches: Patches) -> None:
-    """A leader that was replaced goes on deleting what its own table does not need, and heeds no
-    note of what was committed since."""
-
-    async def unconfirmed(self: Sweeping, replica: Replica) -> str:
-        return replica.stream.lake.location
-
-    patches.set(Sweeping, "_confirmed_location", unconfirmed)
-    patches.set(Sweeper, "_unknown", lambda *_: [])
 
 
 @mutant(SweepsAlone, kind=LAKED)

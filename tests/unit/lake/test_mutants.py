@@ -16,7 +16,7 @@ pytest.importorskip("obstore")
 from jetstream_protocol.batch import decode_header
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId
-from jetstream_server.lake import parquet_object, sweep, table, typed_columns, worker
+from jetstream_server.lake import parquet_object, table, typed_columns, worker
 from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state import lake_decisions
@@ -25,7 +25,7 @@ from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core import follower, lake_bounds
 from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.serving import long_poll
-from tests.unit.lake import test_sweep, test_typed_columns, test_worker
+from tests.unit.lake import test_typed_columns, test_worker
 from tests.unit.metadata import test_lake_decisions
 from tests.unit.metadata.cluster import Cluster
 from tests.unit.replication import test_follower, test_uploading
@@ -55,10 +55,6 @@ def aged(folder: Path) -> None:
 
 async def unconfirmed(self: Sweeping, replica: Any) -> str:
     return str(replica.stream.lake.location)
-
-
-def listed_by_name(self: sweep.Sweeper) -> set[str]:
-    return {each.name for each in self._store.list("")}
 
 
 def numbered_by_those_there(before: Any, last_id: int, fields: Any) -> Any:
@@ -111,10 +107,6 @@ MUTANTS: dict[str, tuple[Install, Held]] = {
         lambda patch: patch.setattr(long_poll, "check_epoch", lambda *_: None),
         test_reading_through.test_a_reader_of_another_history_is_told_also_by_the_lake,
     ),
-    "sweeps_other_streams": (
-        lambda patch: patch.setattr(sweep.Sweeper, "listed", listed_by_name),
-        lambda _: test_sweep.test_other_streams_are_not_swept(swept()),
-    ),
     "sweeps_by_an_old_pointer": (
         lambda patch: patch.setattr(Sweeping, "_confirmed_location", unconfirmed),
         test_uploading.test_who_leads_no_more_deletes_nothing,
@@ -138,12 +130,6 @@ MUTANTS: dict[str, tuple[Install, Held]] = {
         lambda folder: test_worker.test_a_store_that_lies_is_found_out(folder, ".avro"),
     ),
 }
-
-
-def swept() -> test_sweep.Scene:
-    scene = test_sweep.Scene()
-    scene.commit(scene.upload())
-    return scene
 
 
 @pytest.mark.parametrize("name", MUTANTS)
