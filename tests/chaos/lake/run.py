@@ -35,7 +35,7 @@ STREAM: Final = Stream("kept")
 LOCAL_BYTES: Final = 8 * SEGMENT_BYTES
 SLACK_BYTES: Final = 8 * SEGMENT_BYTES
 """The last segment, and what is copied only after it was sealed."""
-PAUSE_SECONDS: Final = 0.01
+PAUSE_SECONDS: Final = 0.03
 TIMEOUT_SECONDS: Final = 20
 GRACE_SECONDS: Final = 2 * TIMEOUT_SECONDS
 REST_SECONDS: Final = 90.0
@@ -135,7 +135,7 @@ def run(
         client = ending.enter_context(Client(cluster.servers, timeout=10))
         stream = client.create_stream(
             STREAM.name, STREAM.name, lake=True, segment_bytes=SEGMENT_BYTES,
-            local_max_bytes=LOCAL_BYTES, lake_lag=1, duplicate_window=WINDOW_SECONDS,
+            local_max_bytes=LOCAL_BYTES, lake_lag=4, duplicate_window=WINDOW_SECONDS,
         )  # fmt: skip
         publishers = Publishers(cluster.nats, [STREAM], PAUSE_SECONDS)
         ending.callback(publishers.close)
