@@ -500,7 +500,7 @@ def with_lake(cluster: LakedCluster) -> Iterator[None]:
         work = _Worker(running_process(cluster), cluster).work
         return Uploading(metadata, options, work=work, **clocks)
 
-    def make_reader(store: Any, _: str, cache_bytes: int, clock: Any) -> LakeReader:
+    def make_reader(store: Any, _: str, cache_bytes: int, clock: Any, *__: Any) -> LakeReader:
         folder = cluster.files.folder_of(running_process(cluster))
         return LakeReader(store, folder, cache_bytes, clock)
 
