@@ -69,7 +69,7 @@ COLUMNS = (Column("what", lambda r: r["what"]), Column("figure", lambda r: r["fi
 class Digest(NamedTuple):
     """Of records: how many, the sum of their offsets, and that of their values' CRC-32."""
 
-    count: int
+    records: int
     offsets: int
     values: int
 
@@ -352,17 +352,19 @@ def _agree(ground: Ground, records: int, results: Results) -> None:
     def by_sql() -> pa.Table:
         connection = duckdb.connect()
         connection.register(NAME, QueriedStream([client.scan(NAME)], None))
-        return connection.sql(f'select "offset", value from {NAME}').to_arrow_table()
+        found: Any = connection.sql(f'select "offset", value from {NAME}')
+        return found.to_arrow_table()
 
     def by_duckdb() -> pa.Table:
         query = 'select "offset", value from read_parquet($1)'
-        return duckdb.sql(query, params=[files]).to_arrow_table()
+        found: Any = duckdb.sql(query, params=[files])
+        return found.to_arrow_table()
 
-    whole = {
+    whole: dict[str, Callable[[], Iterable[pa.RecordBatch]]] = {
         "SDK": lambda: client.scan(NAME, columns=columns),
         "jetstream sql": lambda: by_sql().to_batches(),
     }
-    table = {
+    table: dict[str, Callable[[], Iterable[pa.RecordBatch]]] = {
         "PyIceberg": lambda: static.scan(selected_fields=columns).to_arrow().to_batches(),
         "Polars": lambda: (
             polars.scan_iceberg(url).select(columns).collect().to_arrow().to_batches()
@@ -371,7 +373,7 @@ def _agree(ground: Ground, records: int, results: Results) -> None:
     }
     for readers, below in ((whole, records), (table, end)):
         wanted = Digest.of(client.scan(NAME, columns=columns), below)
-        assert wanted.count == below, f"the SDK reads {wanted} below {below}"
+        assert wanted.records == below, f"the SDK reads {wanted} below {below}"
         for name, read in readers.items():
             begun = time.perf_counter()
             digest = Digest.of(read(), below)
@@ -379,7 +381,7 @@ def _agree(ground: Ground, records: int, results: Results) -> None:
             seconds = time.perf_counter() - begun
             results.note(
                 f"{name}: {'stream' if below == records else 'table'}",
-                f"{digest.count:,} records, the same digest ({seconds:.1f} s)",
+                f"{digest.records:,} records, the same digest ({seconds:.1f} s)",
             )
 
 
