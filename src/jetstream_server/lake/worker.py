@@ -24,6 +24,7 @@ from jetstream_protocol import bounded_json
 from jetstream_protocol.batch import HEADER_BYTES, Batch, decode_header, iterate
 from jetstream_protocol.errors import CorruptBatchError, JetstreamError
 from jetstream_protocol.schema import parse
+from jetstream_protocol.typed_values import why_unread
 from jetstream_server.lake.parquet_object import (
     BATCHES_MAX,
     Encoded,
@@ -84,6 +85,8 @@ def _typed(table: StreamTable, task: Task) -> TypedColumns | None:
     if not task.schema:
         return None
     schema = parse(task.schema)
+    if why_unread(schema):
+        return None  # Records leave the disks all the same, and keep their values.
     return TypedColumns(schema, table.columns(task.location, schema.fields), task.schema_version)
 
 

@@ -16,6 +16,7 @@ pytest.importorskip("pyiceberg")
 
 from pyiceberg.table import StaticTable
 
+from jetstream_protocol import typed_json
 from jetstream_protocol.batch import encode as encode_batch
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
@@ -167,6 +168,30 @@ def test_an_object_has_the_columns_of_the_schema_at_its_time(
     wrong = task(tmp_path, data, 0, 1, schema="a", schema_version=5, attempt="b")
     with pytest.raises(InvalidRequestError, match="a has no type"):
         copy(wrong, store, no_pause)
+
+
+@pytest.mark.skipif(typed_json.compiled is None, reason="only compiled code reads Avro")
+def test_columns_are_made_of_each_format_that_can_be_read_here(
+    tmp_path: Path, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "a int, b string using avro <a int, b string>"
+    data = stamped(0, b"\x02\x04no")
+    answer = copy(task(tmp_path, data, 0, 1, schema=text, schema_version=1), store, no_pause)
+    monkeypatch.setattr(typed_json, "compiled", None)
+    more = stamped(1, b"\x04\x04no")
+    later = task(
+        tmp_path, more, 1, 2, schema=text, schema_version=1, location=answer["location"], start=0,
+        attempt="b",
+    )  # fmt: skip
+    answer = copy(later, store, no_pause)
+    table = StaticTable.from_metadata(f"{store.url}/{answer['location']}").scan().to_arrow()
+    rows = table.sort_by("offset").select(["a", "b", "_error"]).to_pylist()
+    assert rows == [
+        {"a": 1, "b": "no", "_error": None},
+        {"a": None, "b": None, "_error": None},
+    ]
+    objects = listed(store, answer)
+    assert [decode(store.get(each.name)) for each in objects] == [data, more]
 
 
 class Liar(FolderStore):
