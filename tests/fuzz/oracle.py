@@ -145,6 +145,8 @@ class Oracle:
         self._spy = RawNats(self.server.nats)
         self._spy.subscribe("forbidden.>")
         self._spy.subscribe("_INBOXforbidden.>", 2)
+        # From now on the node has a connection to its own gRPC port, for calls over HTTP.
+        urllib.request.urlopen(f"{self.server.http}/v1/streams", timeout=READ_SECONDS_MAX).close()
         time.sleep(1.0)
         self.baseline = vitals(self.server.pid)
 

@@ -86,3 +86,38 @@ def test_nothing_but_probes_files_and_the_greeting_is_open_to_strangers() -> Non
         openapi.PATH,
         *files,
     }
+
+
+def test_what_needs_no_right_and_what_nodes_may_ask_for_is_said_twice() -> None:
+    """Other tests take the table for what is meant: a rule that was loosened by mistake would pass
+    them."""
+
+    def names(text: str) -> set[str]:
+        return {f"/jetstream.v1.{each}" for each in text.split()}
+
+    ours = {name: rule for name, rule in RPCS.items() if name.startswith("/jetstream.v1.")}
+    of_scope = {scope: {n for n, rule in ours.items() if rule.scope is scope} for scope in Scope}
+    assert not of_scope[Scope.PUBLIC]
+    assert of_scope[Scope.NODE] == names(
+        "Cluster/PrepareHandOver Cluster/StandBy Cluster/CancelStandBy Consumers/AskConsumers "
+        "Consumers/LoadConsumers Consumers/StoreConsumers Security/Bootstrap"
+    )
+    # Their services decide.
+    assert of_scope[Scope.AUTHENTICATED] == names(
+        "Streams/ListStreams Streams/ProduceBatch Cluster/DescribeCluster Cluster/DescribeHistory "
+        "Cluster/ListVoters Cursors/ListCursors Groups/ListGroups Consumers/ListConsumers "
+        "Security/TestAcl"
+    )
+    assert of_scope[Scope.CLUSTER] == names(
+        "Streams/AdoptLake Cluster/ElectLeader Cluster/DebugNode Cluster/RecordActivity "
+        "Cluster/DrainNode Cluster/ReassignStream Cluster/PlanReassignment Cluster/AlterCluster "
+        "Cluster/RemoveNode Cluster/ChangeVoters Security/CreateToken Security/ListTokens "
+        "Security/RevokeToken Security/AddAcl Security/ListAcls Security/RemoveAcl"
+    )
+    assert {name for name, rule in ours.items() if rule.nodes} == names(
+        "Streams/CreateStream Streams/DescribeStream Reads/Fetch Reads/ListOffsets "
+        "Reads/ListSubjects Cluster/DescribeCluster Cluster/TransferLeader Cluster/DescribeReplica "
+        "Cluster/DebugNode Cluster/DescribeHistory Cluster/ListVoters Cluster/ChangeVoters "
+        "Cursors/CommitCursors Cursors/ListCursors Cursors/DeleteCursor Groups/GroupHeartbeat "
+        "Groups/LeaveGroup Groups/DeleteGroup Groups/ListGroups"
+    )
