@@ -266,7 +266,7 @@ TWO_READ = "and member \\d+ read stream"
 NO_SESSION = "reads without a session"
 
 MUTANTS = [
-    Mutant(batches_come_without_a_look_at_the_session, 18, NO_SESSION),
+    Mutant(batches_come_without_a_look_at_the_session, 39, NO_SESSION),
     Mutant(what_was_handed_out_last_is_done, 0, "are passed over"),
     Mutant(a_member_goes_on_after_its_session, 0, NO_SESSION),
     Mutant(what_was_taken_away_meanwhile_is_begun, 18, TWO_READ),
