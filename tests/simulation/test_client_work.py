@@ -132,11 +132,6 @@ def what_was_not_acknowledged_was_not_stored(patch: Patch) -> None:
     patch.setattr(in_flight, "_is_perhaps_stored", lambda batch: False)
 
 
-def what_it_left_before_it_began_again_counts_for_nothing(patch: Patch) -> None:
-    began = property(lambda _: 0, lambda *_: None)
-    patch.setattr(cursor.ConsumerCursor, "began", began, raising=False)
-
-
 def a_reader_is_done_with_what_it_has_begun(patch: Patch) -> None:
     begun = AsyncConsumer.__anext__
 
@@ -279,7 +274,6 @@ MUTANTS = [
     Mutant(a_processing_is_done_with_what_it_has_read, 20, "are passed over"),
     Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),
     Mutant(any_heartbeat_releases, 54, TWO_READ),
-    Mutant(what_it_left_before_it_began_again_counts_for_nothing, 9910192, "are passed over"),
     Mutant(a_commit_waits_for_the_calls_before_it, 182, "has closed its client"),
     Mutant(what_was_doubtful_was_refused, 7, "was refused, and is stored"),
     Mutant(a_message_without_an_id_is_sent_again, 7, "a message is stored twice"),
