@@ -29,6 +29,7 @@ MOMENTS = st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)).map(
     lambda moment: moment.replace(tzinfo=UTC, fold=0)
 )
 DECIMALS = st.integers(-(10**37), 10**37).map(lambda number: Decimal(f"{number}E-3"))
+# Not uuid: the other decoder refuses text that is none, and here it is text.
 SCALARS = [
     Kind("boolean", st.booleans()),
     Kind("int", st.integers(-(2**31), 2**31 - 1)),
@@ -45,7 +46,6 @@ SCALARS = [
         DECIMALS,
         lambda value: format(value, "f"),
     ),
-    Kind({"type": "string", "logicalType": "uuid"}, st.uuids(), str),
 ]
 
 
