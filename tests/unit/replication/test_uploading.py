@@ -692,7 +692,8 @@ async def test_the_process_copies_and_says_why_it_cannot(tmp_path: Path) -> None
         found = range_due(replica)
         assert found is not None
         uploading = Uploading(
-            ground, LakeOptions(StoreOptions(ground.store.url), 1 << 30, 30, 1 << 30),
+            ground,
+            LakeOptions(StoreOptions(ground.store.url), 1 << 30, PROCESS_SECONDS, 1 << 30),
             cluster_id="cluster", monotonic_clock=ground.node.clocks.monotonic,
             wall_clock=ground.node.clocks.wall,
         )  # fmt: skip
