@@ -72,6 +72,10 @@ def test_long_names_are_cut_and_numbers_stay_on_one_line(walk: Walk, stream: str
         assert lake == "to 123,456,789,012"
         for width, tallest in ((390, 150), (768, 40), (1024, 40), (1400, 40)):
             await page.look(width, 800, phone=width < 500)
+            whole = "[health, ...document.querySelectorAll('th[aria-sort]')].every"
+            assert await page.value(f"{whole}((each) => each.scrollWidth <= each.clientWidth)"), (
+                width
+            )
             assert await page.value("document.documentElement.scrollWidth") <= width
             assert await page.value(f"Math.max(...{rows}.map((r) => r.offsetHeight))") <= tallest
             assert (
@@ -92,7 +96,7 @@ WORST: list[tuple[dict[str, Any], str]] = [
     ({"states": {"under_replicated": 2}}, "2 streams under-replicated"),
     (
         {"states": {"under_replicated": 2, "below_minimum": 1}},
-        "1 stream below their minimum of replicas in sync",
+        "1 stream below the minimum of replicas in sync",
     ),
     (
         {"nodes": [NODE | {"not_ready": ["no NATS"]}], "states": {"below_minimum": 1}},

@@ -203,7 +203,7 @@ def check(
             for error, (first, count) in reasons.items()
         ]})  # fmt: skip
         return
-    print(f"{fitting} records fit")
+    print("1 record fits" if fitting == 1 else f"{fitting} records fit")
     if reasons:
         rows = [(error, count, first) for error, (first, count) in reasons.items()]
         print_table(("DOES NOT FIT", "RECORDS", "FIRST OFFSET"), rows)

@@ -9,7 +9,7 @@ const isDown = (id) => Boolean(nodeOf(id) && nodeOf(id).fenced);
 
 const STREAM_STATES = [
   ["leaderless", "Leaderless", "without a leader", "bad"],
-  ["below-minimum", "Below minimum", "below their minimum of replicas in sync", "bad"],
+  ["below-minimum", "Below minimum", "below the minimum of replicas in sync", "bad"],
   ["under-replicated", "Under-replicated", "under-replicated", "warn"],
 ];
 const streamsIn = (found, state) => (found.stream_states || {})[state.replace("-", "_")];
@@ -56,7 +56,7 @@ function drawCluster(found, past) {
     ["State", (n) => state(n), "cut", (n) => Number(isWell(n))],
     ["Voter", (n) => n.voter === undefined ? "–" : n.voter ? "yes" : "no", "", (n) => Number(n.voter ?? -1)],
     ["Rack", (n) => n.rack || "–", "", (n) => n.rack],
-    ["Session", (n) => h("span", { class: "mono" }, String(n.incarnation)), "n wide", (n) => Number(n.incarnation)],
+    ["Incarnation", (n) => h("span", { class: "mono" }, String(n.incarnation)), "n wide", (n) => Number(n.incarnation)],
     ["Leads", (n) => n.use ? `${count(n.use.streams_led)} of ${count(n.use.streams)}` : "–", "n", (n) => n.use && n.use.streams_led],
     ["Logs", (n) => n.use ? size(n.use.log_bytes) : "–", "n", (n) => n.use && Number(n.use.log_bytes)],
     ["Disk", (n) => room(n.use), "n", (n) => n.use && Number(n.use.disk_free_bytes)],

@@ -124,7 +124,7 @@ function messageBrowser(name) {
       const said = new Date(time).toISOString();
       return show({ from: said }, ["--from", said, ...(end ? ["--to", new Date(end).toISOString()] : []), ...most()], false, end);
     }
-    return show({ from: `-${contains.value ? SEARCHED_MAX : limit.value}` }, ["--from", `last:${limit.value}`], true);
+    return show({ from: `-${contains.value ? SEARCHED_MAX : limit.value}` }, ["--from", `-${limit.value}`], true);
   }
 
   const older = () => page && fromOffset(Math.max(start, (page.records.length ? page.records[0].offset : page.next || start) - Number(limit.value)));

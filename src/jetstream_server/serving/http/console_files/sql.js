@@ -21,7 +21,7 @@ const QUERIES = {
 };
 
 /** What is wrong with a position like the command line's; "": nothing. */
-const positionFault = (text) => /^(earliest|latest|last:\d+|-?\d+)$/.test(text) || secondsOf(text) !== null || timeOf(text) >= 0 ? "" : `${text} is no position: say earliest, an offset, last:100, 1h or 2026-01-31`;
+const positionFault = (text) => /^(earliest|latest|last:\d+|-?\d+)$/.test(text) || secondsOf(text) !== null || timeOf(text) >= 0 ? "" : `${text} is no position: say earliest, an offset, -100, 1h or 2026-01-31`;
 
 const sqlPage = (query) => {
   const place = h("datalist", { id: "tables" });
@@ -29,7 +29,7 @@ const sqlPage = (query) => {
     table: field({ id: "table", list: "tables", value: query.get("stream") || "", placeholder: "orders, or cust-*", autocomplete: "off" }),
     what: h("select", {}, Object.keys(QUERIES).map((title) => h("option", {}, title))),
     fields: field({ placeholder: "order, items.0.sku" }), where: field({ placeholder: "subject like 'orders.eu%'" }),
-    limit: field({ value: "20", inputmode: "numeric" }), from: field({ placeholder: "earliest, 1h, last:1000" }), to: field({ placeholder: "latest" }),
+    limit: field({ value: "20", inputmode: "numeric" }), from: field({ placeholder: "earliest, 1h, -1000" }), to: field({ placeholder: "latest" }),
     json: field({ type: "checkbox" }),
   };
   const text = h("textarea", { id: "query", rows: 5, spellcheck: "false", "aria-label": "Query", class: "mono" });
