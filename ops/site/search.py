@@ -33,6 +33,11 @@ QUESTIONS = {
     "javascript": ["other_languages.html"],
     "dead letter": ["consumers.html"],
     "backup": ["operations/backup.html"],
+    "work queue": ["queues.html"],
+    "iceberg": ["lake.html"],
+    "schema": ["typed_streams.html"],
+    "kafka consumer group": ["coming_from_kafka.html", "consumers.html"],
+    "reset offset": ["consumers.html", "coming_from_kafka.html"],
 }
 """What is typed, and the pages any of which answers it."""
 
