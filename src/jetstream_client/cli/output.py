@@ -156,6 +156,8 @@ def print_fields(fields: dict[str, object]) -> None:
 def _plain(value: object) -> str:
     if isinstance(value, datetime):
         return timestamp_text(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "-"
     return "-" if value in ("", None) else str(value)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from jetstream_client import CompactionInfo
+import pytest
+
+from jetstream_client import CompactionInfo, ConsumerDescription
+from jetstream_client.cli.commands.consumer import _draw
 from jetstream_client.cli.commands.stream_views import _compaction_fields
 from jetstream_client.transport.wire import description_of
 from jetstream_protocol.generated import api_pb2 as pb
@@ -55,3 +58,24 @@ def test_a_new_leader_that_does_not_know_the_end_of_what_is_committed_names_none
     found = description_of(pb.StreamDescription(**known, log_end_offset=9, end_unknown=True))
     assert (found.log_start_offset, found.high_watermark, found.log_end_offset) == (3, None, 9)
     assert description_of(pb.StreamDescription(**known)).high_watermark == 3
+
+
+def test_a_consumer_is_described_in_times_and_durations(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _draw(
+        ConsumerDescription(
+            name="mailers", stream="jobs@jobs.>", stream_id=1, created_us=5_000_000,
+            is_durable=True, is_push=False, ack_policy="explicit", description="", filters=(),
+            ack_wait=30.0, backoff=(1.0, 90.0), max_deliver=5, dead_letter=None,
+            max_ack_pending=1000, paused_until=10.0, position=0, ack_floor=0, pending=0,
+            ack_pending=0, redelivered=0, waiting=0, oldest_unacknowledged=61.04, redeliveries=0,
+            given_up=0,
+        )
+    )  # fmt: skip
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert shown["created"] == "1970-01-01T00:00:05.000000Z"
+    assert (shown["is_durable"], shown["is_push"]) == ("yes", "no")
+    assert (shown["ack_wait"], shown["backoff"]) == ("30s", "1s, 1m30s")
+    assert shown["paused_until"] == "1970-01-01T00:00:10.000000Z"
+    assert shown["oldest_unacknowledged"] == "1m1s"

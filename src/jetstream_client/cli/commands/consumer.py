@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_fields, print_table
 from jetstream_client.cli.units import duration_text, parse_duration
 from jetstream_client.values.consumers import ConsumerDescription
+from jetstream_protocol.times import to_datetime
 
 app = options.group("Consumers, whose messages several readers share and acknowledge.")
 
@@ -230,4 +232,11 @@ def _state(consumer: ConsumerDescription) -> str:
 
 
 def _draw(consumer: ConsumerDescription) -> None:
-    print_fields(dataclasses.asdict(consumer))
+    fields = dataclasses.asdict(consumer)
+    oldest, paused = consumer.oldest_unacknowledged, consumer.paused_until
+    fields["created"] = to_datetime(fields.pop("created_us"))
+    fields["ack_wait"] = duration_text(consumer.ack_wait)
+    fields["backoff"] = tuple(map(duration_text, consumer.backoff))
+    fields["paused_until"] = None if paused is None else datetime.fromtimestamp(paused, UTC)
+    fields["oldest_unacknowledged"] = None if oldest is None else duration_text(round(oldest, 1))
+    print_fields(fields)
