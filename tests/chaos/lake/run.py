@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -47,6 +48,7 @@ CLOCK_US: Final = 20 * 60 * 1_000_000
 ROUNDS: Final = 8
 """Between two looks at all copies."""
 LOOK_SECONDS: Final = 0.2
+HURRY_SECONDS: Final = 0.5
 
 
 class Cluster(FaultCluster):
@@ -104,6 +106,24 @@ def _hurry_children(pid: int) -> None:
                 os.setpriority(os.PRIO_PROCESS, int(child), nice)
 
 
+@contextmanager
+def _hurrying(cluster: Cluster) -> Iterator[None]:
+    """They lower their priority themselves, each time they are started."""
+    is_over = threading.Event()
+
+    def go_on() -> None:
+        while not is_over.wait(HURRY_SECONDS):
+            cluster.hurry()
+
+    thread = threading.Thread(target=go_on, name="hurrying", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 @dataclass(slots=True)
 class Verdict:
     """What came of a run."""
@@ -132,6 +152,7 @@ def run(
         cluster = Cluster(folder / "cluster", store.settings)
         ending.callback(cluster.close)
         cluster.start()
+        ending.enter_context(_hurrying(cluster))
         client = ending.enter_context(Client(cluster.servers, timeout=10))
         stream = client.create_stream(
             STREAM.name, STREAM.name, lake=True, segment_bytes=SEGMENT_BYTES,
@@ -201,7 +222,6 @@ class _Run:
         proxy.arm(step, is_done, lambda: os.kill(pid, signal.SIGKILL))
         deadline = time.monotonic() + STEP_SECONDS
         while proxy.is_armed and time.monotonic() < deadline:
-            self._cluster.hurry()
             time.sleep(LOOK_SECONDS / 4)
         told = f"killed {'after' if is_done else 'before'} {step}"
         return told if not proxy.is_armed else f"{told} (no such request came)"
@@ -261,7 +281,6 @@ class _Run:
         problem = "nothing was looked at"
         deadline = time.monotonic() + REST_SECONDS
         while time.monotonic() < deadline:
-            self._cluster.hurry()
             try:
                 found = self._lake()
                 goal = found.committed_offset if goal < 0 else goal
