@@ -76,7 +76,7 @@ def complain(message: str, *, keep_lines: bool = False) -> None:
     """Print one line on stderr, whatever characters the message has; or its lines. Names in it may
     be somebody else's."""
     lines = (
-        list(map(_untabbed, message.rstrip().split("\n")))
+        [_untabbed(line) for line in message.split("\n") if line.strip()]
         if keep_lines
         else [" ".join(message.split())]
     )

@@ -266,3 +266,9 @@ def test_nobody_at_the_address_is_exit_code_4_and_said_at_once(
         "error: cannot reach 127.0.0.1:1: connection refused. Is a server running there? One to "
         "try things on: jetstream-server --dev\n"
     )
+
+
+def test_the_lines_of_a_query_s_error_have_no_gap(capsys: pytest.CaptureFixture[str]) -> None:
+    complain('Parser Error: at "selekt"\n\nLINE 1: selekt 1\n        ^', keep_lines=True)
+    shown = 'error: Parser Error: at "selekt"\nLINE 1: selekt 1\n        ^\n'
+    assert capsys.readouterr().err == shown
