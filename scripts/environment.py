@@ -1,9 +1,10 @@
 """Makes `.venv`, or finds it made; run by the system's Python, so standard library only.
 
 `environment.py` installs everything that tests, benchmarks and examples need; `environment.py demo`
-only what `scripts/demo` and `scripts/cluster` need, unless there is more already. By uv, which takes
-half as long as pip and is fetched into `.venv` where there is none; by pip where that fails, or has an
-index or a proxy of its own. What they say goes to a file, of which the end is shown when they fail.
+only what `scripts/demo` and `scripts/cluster` need, unless there is more already. By uv, which
+takes half as long as pip and is fetched into `.venv` where there is none; by pip where that fails,
+or has an index or a proxy of its own. What they say goes to a file, of which the end is shown when
+they fail.
 
 The stamp in `.venv` says what the environment was made from: a hash of the dependencies and of the
 place of the tree (virtual environments cannot be moved), the extras, the interpreter, which counts
