@@ -15,12 +15,12 @@ not: whoever reads the pointer does not know better.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake.stores import Store
-from jetstream_server.lake.table import ADOPTED, StreamTable
+from jetstream_server.lake.table import ADOPTED, COMMITTED, StreamTable
 
 _STREAM_FOLDER: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
 
@@ -54,8 +54,7 @@ class Sweeper:
         then.
         """
         table = self._table
-        is_adopted = any(each.startswith(f"{table.folder}/{ADOPTED}/") for each in listed)
-        if not location or is_adopted:
+        if not location or _has(listed, f"{table.folder}/{ADOPTED}/"):
             self.unreached.clear()
             return []
         table.check_is_ours(location)
@@ -121,12 +120,24 @@ class FolderSweeper:
         gone = [name for name, since in self._deleted.items() if now_us - since >= self._grace_us]
         removed = []
         for each in gone:
-            folder = f"{self._folder}{each}"
-            names = [listed.name for listed in self._store.list(f"{folder}/")]
-            if any(name.startswith(f"{folder}/{ADOPTED}/") for name in names):
-                continue
-            for name in names:
-                self._store.delete(name)
-            del self._deleted[each]
-            removed.append(each)
+            if self._remove(f"{self._folder}{each}"):
+                del self._deleted[each]
+                removed.append(each)
         return removed
+
+    def _remove(self, folder: str) -> bool:
+        """Returns whether it is gone. **safety** That a version was committed goes first, and
+        then notes are looked for again: see `StreamTable.adopt`."""
+        adopted, committed = f"{folder}/{ADOPTED}/", f"{folder}/{COMMITTED}/"
+        for going in (committed, f"{folder}/"):
+            names = [listed.name for listed in self._store.list(f"{folder}/")]
+            if _has(names, adopted):
+                return False
+            for name in names:
+                if name.startswith(going):
+                    self._store.delete(name)
+        return True
+
+
+def _has(names: Iterable[str], prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in names)

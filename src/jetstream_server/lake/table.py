@@ -48,7 +48,7 @@ DAY_US: Final = 86_400_000_000
 _SUBJECT_LENGTH_MAX: Final = 16
 """Of the bounds in manifests, in characters, as Iceberg's own `truncate(16)`."""
 
-_COMMITTED: Final = "committed"
+COMMITTED: Final = "committed"
 ADOPTED: Final = "adopted"
 """In a stream's folder: a table elsewhere needs its objects."""
 _EPOCH: Final = "jetstream.leader-epoch"
@@ -267,7 +267,7 @@ class StreamTable:
 
     def marker_of(self, location: str) -> str:
         """The name of the object that says that this version of the table was committed."""
-        return f"{self.folder}/{_COMMITTED}/{location.rpartition('/')[2]}"
+        return f"{self.folder}/{COMMITTED}/{location.rpartition('/')[2]}"
 
     def mark(self, location: str, before: str = "") -> None:
         """Note that the version at `location` was committed, in place of the one at `before`.
@@ -281,7 +281,7 @@ class StreamTable:
 
     def marked(self, listed: Collection[str]) -> set[str]:
         """The versions that were noted as committed, among the objects of the stream's folder."""
-        markers = (each for each in listed if each.startswith(f"{self.folder}/{_COMMITTED}/"))
+        markers = (each for each in listed if each.startswith(f"{self.folder}/{COMMITTED}/"))
         versions = {f"{self.folder}/metadata/{each.rpartition('/')[2]}" for each in markers}
         return versions & set(listed)
 
@@ -304,8 +304,7 @@ class StreamTable:
         ends = [each.end for each in objects]
         if ends[-1] != end or [each.begin for each in objects[1:]] != ends[:-1]:
             raise ValueError(f"the objects of {location} do not follow one another")
-        adopted = location.partition("/metadata/")[0]
-        self.store.put(f"{adopted}/{ADOPTED}/{uuid.uuid4().hex}", self.folder.encode())
+        self._note_needed(location)
         metadata = table.metadata.model_copy(
             update={
                 "location": self.url_of(self.folder),
@@ -315,6 +314,25 @@ class StreamTable:
         name = f"{self.folder}/metadata/{end:020}-{uuid.uuid4().hex}.metadata.json"
         ToOutputFile.table_metadata(metadata, _Files(self).new_output(self.url_of(name)))
         return Adopted(name, max(start, objects[0].begin), end, last_epoch)
+
+    def _note_needed(self, location: str) -> None:
+        """Note that the folder of the table at `location` is needed. Raises ValueError if it is
+        being deleted.
+
+        **safety** Whoever deletes a folder first removes what says that a version was committed,
+        and then looks for notes (`FolderSweeper`). So one of the two notices the other.
+        """
+        folder = location.partition("/metadata/")[0]
+        note = f"{folder}/{ADOPTED}/{uuid.uuid4().hex}"
+        self.store.put(note, self.folder.encode())
+        there = StreamTable(self.store, self.url, folder, {})
+        listed = {each.name for each in self.store.list(f"{folder}/")}
+        if not there.marked(listed) or not self._is_whole(location, folder, listed):
+            self.store.delete(note)
+            raise ValueError(f"{folder} is being deleted: its stream was deleted")
+
+    def _is_whole(self, location: str, folder: str, listed: set[str]) -> bool:
+        return {each for each in self.reached(location) if each.startswith(f"{folder}/")} <= listed
 
     def _found(self, name: str) -> str:
         if name.endswith(".metadata.json"):

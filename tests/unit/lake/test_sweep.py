@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -14,8 +16,9 @@ from obstore.store import MemoryStore
 from jetstream_protocol.batch import encode as encode_batch
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake.bucket_store import BucketStore
+from jetstream_server.lake.stores import Listed, Store
 from jetstream_server.lake.sweep import FolderSweeper, Sweeper
-from jetstream_server.lake.table import StoredObject, StreamTable
+from jetstream_server.lake.table import Adopted, StoredObject, StreamTable
 from tests.support.lake_objects import encode
 
 GRACE_US = 1000
@@ -24,9 +27,9 @@ GRACE_US = 1000
 class Scene:
     """A store with the table of one stream."""
 
-    def __init__(self) -> None:
-        self.store = BucketStore(MemoryStore())
-        self.table = StreamTable(self.store, "s3://lake", "s", {"jetstream.stream-id": "7"})
+    def __init__(self, memory: MemoryStore | None = None, folder: str = "s") -> None:
+        self.store = BucketStore(MemoryStore() if memory is None else memory)
+        self.table = StreamTable(self.store, "s3://lake", folder, {"jetstream.stream-id": "7"})
         self.sweeper = Sweeper(self.table, self.store, GRACE_US)
         self.location = ""
         self.end = 0
@@ -35,7 +38,7 @@ class Scene:
         batch = encode_batch([b"value"] * 10, b"orders.new")
         batch.stamp(self.end, 3, 1)
         encoded = encode(batch.to_bytes())
-        name = f"s/data/{self.end}-{attempt}.parquet"
+        name = f"{self.table.folder}/data/{self.end}-{attempt}.parquet"
         self.store.put(name, encoded.data)
         return StoredObject(name, len(encoded.data), encoded.facts)
 
@@ -224,6 +227,74 @@ def test_what_another_table_has_taken_over_stays(scene: Scene) -> None:
         assert sweeper.sweep(lambda *_: True, MonotonicUs(at)) == (["9-1"] if at else [])
     assert {each for each in before if each.startswith("s/")} < scene.names()
     assert "c/8-1/adopted/x" in scene.names()
+
+
+class _Interrupted(BucketStore):
+    """Before the request of that number, somebody else acts. requests: so many were made."""
+
+    def __init__(self, memory: MemoryStore, at: int, act: Callable[[], None]) -> None:
+        super().__init__(memory)
+        self._at, self._act = at, act
+        self.requests = 0
+
+    def _count(self) -> None:
+        self.requests += 1
+        if self.requests == self._at:
+            self._act()
+
+    def put(self, name: str, data: bytes) -> None:
+        self._count()
+        super().put(name, data)
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
+        self._count()
+        return super().get(name, position, length)
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        self._count()
+        return iter(list(super().list(prefix)))
+
+    def delete(self, name: str) -> None:
+        self._count()
+        super().delete(name)
+
+
+@pytest.mark.parametrize("is_sweep_interrupted", [True, False])
+def test_a_table_that_is_taken_over_while_its_folder_is_deleted_is_whole(
+    is_sweep_interrupted: bool,
+) -> None:
+    """**safety** At whichever request of the one the other one comes in between."""
+    outcomes = set()
+    at, is_over = 0, False
+    while not is_over:
+        at += 1
+        memory = MemoryStore()
+        scene = Scene(memory, folder="c/8-1")
+        scene.commit(scene.upload())
+        scene.table.mark(scene.location)
+        found: list[Adopted] = []
+
+        def adopt(store: Store, found: list[Adopted] = found) -> None:
+            with suppress(ValueError, OSError):
+                found.append(StreamTable(store, "s3://lake", "c/9-1", {}).adopt("s3://lake/c/8-1"))
+
+        def sweep(store: Store) -> None:
+            sweeper = FolderSweeper(store, "c", GRACE_US)
+            for now in (0, GRACE_US):
+                sweeper.sweep(lambda stream, _: stream == 8, MonotonicUs(now))
+
+        first, other = (sweep, adopt) if is_sweep_interrupted else (adopt, sweep)
+        store = _Interrupted(memory, at, partial(other, BucketStore(memory)))
+        first(store)
+        is_over = store.requests < at
+        for each in found:
+            new = StreamTable(scene.store, "s3://lake", "c/9-1", {})
+            assert new.reached(each.location) <= scene.names()
+        if not found and not is_over:
+            sweep(scene.store)
+            assert not any(name.startswith("c/8-1/") for name in scene.names()), "nothing stays"
+        outcomes.add(bool(found))
+    assert outcomes == {True, False}
 
 
 def test_what_is_no_table_is_not_taken_over(scene: Scene) -> None:
