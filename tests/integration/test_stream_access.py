@@ -172,7 +172,7 @@ def test_the_commands_say_what_they_did(
     described = dict(
         line.split(maxsplit=1) for line in said("describe", "told", "--all").splitlines()
     )
-    assert (described["readonly"], described["paused"]) == ("True", "True")
+    assert (described["readonly"], described["paused"]) == ("yes", "yes")
     assert said("readonly", "told", "--undo") == "told takes records again\n"
     assert said("resume", "told") == "told keeps told again\n"
     assert json.loads(said("pause", "told", "--json"))["paused"] is True

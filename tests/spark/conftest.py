@@ -85,13 +85,15 @@ def client(server: ServerProcess) -> Iterator[Client]:
 @pytest.fixture(autouse=True)
 def workers_clients_end() -> Iterator[None]:
     """A worker keeps its clients as long as it lives, and freezes what it has loaded. A test that
-    does a worker's task itself must not."""
+    does a worker's task itself must not. What the tests' process has frozen stays so."""
     frozen = gc.get_freeze_count()
     yield
     while clients._clients:
         clients._clients.popitem()[1].close()
     if gc.get_freeze_count() > frozen:
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
