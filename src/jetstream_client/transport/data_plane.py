@@ -59,6 +59,9 @@ which server does not answer."""
 TAKING_SECONDS = 1.0
 """A node that takes nothing for so long is looked for elsewhere."""
 
+_SHORT_SHARE = 4
+"""An attempt that has less than this share of the timeout says nothing when its time is up: the one
+before it does."""
 _ANSWER_SHARE = 2
 """Share of the timeout that an answer may take beyond its wait; then another node is tried, if
 there is one."""
@@ -110,11 +113,15 @@ class DataPlane:
         refusal: JetstreamError | None = None
         while True:
             attempt += 1
+            left = deadline - loop.time()
             try:
                 fetched = await self._ask(
                     request, read_from, wait_until, deadline, refusal, following
                 )
             except JetstreamError as error:
+                is_late = type(error) is UnavailableError and loop.time() >= deadline
+                if refusal is not None and is_late and left < self._timeout / _SHORT_SHARE:
+                    raise refusal from error
                 refusal = error
                 moves += 1
                 if _may_not_know_it_yet(error, read_from) and moves < self._routes.node_count:

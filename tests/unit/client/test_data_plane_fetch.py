@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 
+from jetstream_client.transport import data_plane
+from jetstream_client.transport.control import Step
 from jetstream_client.transport.data_connection import DataConnection
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.transport.port_probe import what_listens
 from jetstream_client.transport.tls_probe import speaks_tls, why_tls_fails
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.tls import TlsConfig
-from jetstream_protocol.errors import StreamNotFoundError, UnavailableError
+from jetstream_protocol.errors import (
+    StreamNotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from tests.support.loops import eventually, on_loop
@@ -54,7 +60,7 @@ def node() -> Iterator[Frozen]:
         yield node
 
 
-def data_plane(timeout: float) -> DataPlane:
+def plane_with(timeout: float) -> DataPlane:
     nobody: Any = None
     events: Any = Events()
     return DataPlane(nobody, nobody, nobody, lambda: True, ClientConfig(timeout=timeout), events)
@@ -68,7 +74,7 @@ def fetch_of(stream_id: int) -> pb.DataFetchRequest:
 async def test_an_error_that_a_node_gave_is_not_hidden_by_the_search_for_a_replica(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plane = data_plane(2.0)
+    plane = plane_with(2.0)
     given = iter([UnavailableError("epoch 7 is not known here yet")])
 
     async def address(stream: common_pb2.StreamRef, read_from: str) -> str:
@@ -83,10 +89,31 @@ async def test_an_error_that_a_node_gave_is_not_hidden_by_the_search_for_a_repli
 
 
 @on_loop
+async def test_an_error_that_a_node_gave_is_not_hidden_by_a_last_attempt_without_time(
+    node: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane = plane_with(1.0)
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+
+    async def address(stream: common_pb2.StreamRef, read_from: str) -> str:
+        if loop.time() < begin + 0.8:
+            raise TooManyRequestsError("2 connections open")
+        return node.address
+
+    monkeypatch.setattr(plane._routes, "address", address)
+    monkeypatch.setattr(data_plane, "next_step", lambda *_: Step(None, 0.08))
+    with pytest.raises(TooManyRequestsError, match="2 connections"):
+        await plane.fetch(fetch_of(1))
+    assert node.connections == 1
+    await plane.close()
+
+
+@on_loop
 async def test_fetches_that_wait_for_one_connection_all_move_on_when_it_fails(
     node: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plane = data_plane(4.0)
+    plane = plane_with(4.0)
     asked = set()
 
     async def address(stream: common_pb2.StreamRef, read_from: str) -> str:
@@ -107,7 +134,7 @@ async def test_fetches_that_wait_for_one_connection_all_move_on_when_it_fails(
 async def test_a_fetch_waits_no_longer_than_its_time_for_a_connection_that_others_wait_for(
     node: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plane = data_plane(40.0)
+    plane = plane_with(40.0)
 
     async def address(stream: common_pb2.StreamRef, read_from: str) -> str:
         return node.address
