@@ -450,6 +450,27 @@ async def test_a_sweep_that_somebody_asks_for_keeps_the_rules(tmp_path: Path) ->
 
 
 @on_loop
+async def test_a_sweep_during_which_a_copy_is_committed_looks_again(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 6)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        before, propose = replica.stream.lake, ground.propose
+
+        async def after_a_copy(command: Any) -> dict[str, Any]:
+            ground.propose = propose  # type: ignore[method-assign]
+            ground.fill(replica, 20)
+            await eventually(lambda: replica.stream.lake.version > before.version)
+            return await propose(command)
+
+        ground.propose = after_a_copy  # type: ignore[method-assign]
+        swept = [name for name, _ in await ground.sweeping.sweep_now(replica, dry_run=True)]
+        version = before.location.rpartition("/")[2]
+        assert [each.rpartition("/")[2] for each in swept] == [version], "its marker"
+
+
+@on_loop
 async def test_a_schema_that_is_set_during_a_copy_counts_for_the_next_object(
     tmp_path: Path,
 ) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
 
+from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import LeaderEpoch, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
@@ -163,12 +164,23 @@ class Sweeping:
 
     async def _confirmed_location(self, replica: Replica) -> str:
         """Where the newest table is. Raises JetstreamError if another node leads, or has."""
-        lake = replica.stream.lake
+        while True:
+            lake = replica.stream.lake
+            try:
+                await self._confirm(replica.stream)
+            except PreconditionFailedError:
+                if replica.stream.lake == lake:
+                    raise
+                continue  # A copy was committed meanwhile.
+            return lake.location
+
+    async def _confirm(self, stream: StreamMetadata) -> None:
+        lake = stream.lake
         await self._metadata.propose(
             # The command that made this mark, or one that would have: it changes nothing.
             CommitLake(
-                stream_id=replica.stream.id,
-                leader_epoch=replica.stream.leader_epoch,
+                stream_id=stream.id,
+                leader_epoch=stream.leader_epoch,
                 expected_location=lake.location,
                 version=lake.version - 1,
                 begin=lake.start,
@@ -178,7 +190,6 @@ class Sweeping:
                 start=lake.start,
             )
         )
-        return lake.location
 
     async def _sweep_folders(self) -> None:
         if self._folders is None:
