@@ -27,3 +27,10 @@ class ForkedNodes(Processes):
             if child.pid == pid:
                 return "" if child.poll() is not None else name
         return super()._name(pid)
+
+    def last_words(self, name: str) -> str:
+        """A signal leaves none in the log."""
+        child = self._children.get(name)
+        status = child and child.poll()
+        said = super().last_words(name)
+        return f"{said} (ended by signal {-status})" if status and status < 0 else said
