@@ -284,7 +284,8 @@ def running(directory: Path, nodes: int, port_base: int) -> Iterator[LocalCluste
 def free_port_base(nodes: int) -> int:
     """A port base that leaves every port of such a cluster free. Raises ClusterError."""
     ports = range(PORTS_BETWEEN_NODES * nodes)
-    for base in range(20_000 + os.getpid() % 5_000, 32_000, len(ports)):  # Below the ephemeral.
+    # Below the ephemeral ones, and below those of the tests, which may be given away meanwhile.
+    for base in range(10_000 + os.getpid() % 5_000, 20_000, len(ports)):
         if all(is_free(_HOST, base + port) for port in ports):
             return base
     raise ClusterError("no free ports")
