@@ -123,11 +123,11 @@ def make(made: Made | None, extras: list[str]) -> None:
 
 def own_uv() -> str | None:
     """The uv of `.venv`, fetched by pip. None where only pip knows how to reach an index."""
-    pip = [PYTHON, "-m", "pip", "--disable-pip-version-check"]
-    asked = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=False)
+    ask = [PYTHON, "-m", "pip", "config", "list"]
+    asked = subprocess.run(ask, capture_output=True, text=True, check=False)
     if asked.returncode or "index-url" in asked.stdout or "proxy" in asked.stdout:
         return None
-    fetch = [*pip, "--no-input", "install", "--quiet", "--no-compile", "uv"]
+    fetch = [*PIP, "--no-compile", "uv"]
     got = subprocess.run(fetch, capture_output=True, check=False)
     return str(VENV / "bin/uv") if got.returncode == 0 else None
 

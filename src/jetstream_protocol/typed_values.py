@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from jetstream_protocol import typed_json
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.layouts import IMPLICIT, KINDS, OPTIONAL, REPEATED, Part
+from jetstream_protocol.layouts import FORMATS, IMPLICIT, KINDS, OPTIONAL, REPEATED, Part
 from jetstream_protocol.schema import Field, ListType, Schema, StructType, Type
 from jetstream_protocol.typed_json import NO_OBJECT, NOT_JSON
 
 _Op = tuple[int, int, int, int, int, Any, Any, Any]
-_FORMATS: Final = ("json", *KINDS)
 _CODES: Final = {name: tuple(kinds) for name, kinds in KINDS.items()}
 _LABELS: Final = (IMPLICIT, OPTIONAL, REPEATED)
 _STRUCTS: Final = ("record", "message")
@@ -55,7 +54,7 @@ def errors_of(schema: Schema) -> list[str]:
 
 def _layouts(schema: Schema) -> tuple[int, tuple[tuple[tuple[int, ...], _Op], ...]]:
     whole, kind = StructType(schema.fields), _STRUCTS[schema.format == "protobuf"]
-    return _FORMATS.index(schema.format), tuple(
+    return FORMATS.index(schema.format), tuple(
         (each.ids, _op(Part(kind, parts=each.parts), whole, -1, schema.format))
         for each in schema.layouts
     )

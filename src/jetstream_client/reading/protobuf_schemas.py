@@ -89,9 +89,9 @@ def _chosen(messages: dict[str, _Message], last: FileDescriptorProto, wanted: st
         names = [name for name, each in messages.items() if each.file.name == last.name]
         found = [name for name in names if len(messages[name].path) == 1]
     else:
-        found = [name for name in messages if name.endswith(f".{wanted.removeprefix('.')}")]
         exact = f".{wanted.removeprefix('.')}"
-        found = [exact] if exact in messages else found
+        ends = [name for name in messages if name.endswith(exact)]
+        found = [exact] if exact in messages else ends
     if len(found) != 1:
         names = sorted(name.removeprefix(".") for name in found or messages)
         raise InvalidRequestError(f"say which message: --message {' or '.join(names[:20])}")
