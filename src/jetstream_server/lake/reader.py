@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 THREADS = 2
 FULL_DISK_BYTES = 32 * 1024 * 1024
 """What may be kept in any case: a group has 8 MiB, or one batch."""
+EPOCHS_MAX = 10_000
+"""Of records before groups, which are kept: readers that go on ask for them."""
 IN_USE_US = 60_000_000
 """A file stays so long after its last use: an answer with a slice of it may wait to be sent."""
 
@@ -45,6 +47,8 @@ Found = TypeVar("Found")
 Done = Callable[[JetstreamError | None], None]
 _Key = tuple[int, int]
 """Stream id, and the first offset of a group."""
+_Flight = tuple[int, str, int, bool]
+"""Stream id, location of the table's metadata, offset, and whether only its epoch is wanted."""
 
 
 @dataclass(slots=True)
@@ -82,7 +86,9 @@ class LakeReader:
         self._clock = monotonic_clock
         self._kept: dict[_Key, _Kept] = {}
         self._bases: dict[int, list[int]] = {}
-        self._flights: dict[tuple[int, str, int], list[Done]] = {}
+        self._epochs: dict[tuple[int, int], int] = {}
+        """By stream id and offset."""
+        self._flights: dict[_Flight, list[Done]] = {}
         self._reading: dict[_Key, asyncio.Future[None]] = {}
         self._tasks: dict[asyncio.Task[JetstreamError | None], None] = {}
         self._pool = ThreadPoolExecutor(THREADS, "jetstream-lake")
@@ -148,7 +154,11 @@ class LakeReader:
         return kept.offsets[count] if count < len(kept.offsets) else kept.end
 
     def epoch_before(self, stream_id: int, offset: int) -> int | None:
-        """The leader epoch of the record before `offset`; None: that is not known here."""
+        """The leader epoch of the record before `offset`; None: that is not known here:
+        `load_epoch`."""
+        epoch = self._epochs.get((stream_id, offset - 1))
+        if epoch is not None:
+            return epoch
         bases = self._bases.get(stream_id, [])
         at = bisect_right(bases, offset - 1) - 1
         kept = self._kept[stream_id, bases[at]] if at >= 0 else None
@@ -158,7 +168,14 @@ class LakeReader:
 
     def load(self, stream_id: int, location: str, offset: int, done: Done) -> None:
         """Read the group that holds `offset`. location: of the table's metadata."""
-        flight = stream_id, location, offset
+        self._begin((stream_id, location, offset, False), done)
+
+    def load_epoch(self, stream_id: int, location: str, offset: int, done: Done) -> None:
+        """The same for its leader epoch alone. Whatever is read or removed meanwhile, it is known
+        when `done` is called: a cache with room for one group could keep both never."""
+        self._begin((stream_id, location, offset, True), done)
+
+    def _begin(self, flight: _Flight, done: Done) -> None:
         waiting = self._flights.get(flight)
         if waiting is not None:
             waiting.append(done)
@@ -168,7 +185,7 @@ class LakeReader:
         self._tasks[task] = None
         task.add_done_callback(partial(self._landed, flight))
 
-    async def _fly(self, flight: tuple[int, str, int]) -> JetstreamError | None:
+    async def _fly(self, flight: _Flight) -> JetstreamError | None:
         try:
             await self._load(*flight)
         except JetstreamError as error:
@@ -178,7 +195,7 @@ class LakeReader:
         return None
 
     def _landed(
-        self, flight: tuple[int, str, int], task: asyncio.Task[JetstreamError | None]
+        self, flight: _Flight, task: asyncio.Task[JetstreamError | None]
     ) -> None:
         """Tell all that wait. Also of a task that was cancelled before it began."""
         del self._tasks[task]
@@ -191,9 +208,15 @@ class LakeReader:
         for done in self._flights.pop(flight):
             done(error)
 
-    async def _load(self, stream_id: int, location: str, offset: int) -> None:
+    async def _load(self, stream_id: int, location: str, offset: int, is_epoch: bool) -> None:
         loop = asyncio.get_running_loop()
         group = await loop.run_in_executor(self._pool, self._find, location, offset)
+        if is_epoch:
+            epoch = group.epochs[bisect_right(group.offsets, offset) - 1]
+            self._epochs[stream_id, offset] = epoch
+            if len(self._epochs) > EPOCHS_MAX:
+                del self._epochs[next(iter(self._epochs))]
+            return
         key = stream_id, group.base
         if key in self._kept:
             return

@@ -270,7 +270,7 @@ class LongPoll:
         if self.lake is not None:
             epoch = self.lake.epoch_before(stream.id, position.offset)
         if epoch is None:
-            raise in_lake_error(stream, position.offset - 1)
+            raise in_lake_error(stream, position.offset - 1, is_epoch=True)
         check_epoch(stream, position.offset, position.last_epoch, epoch)
 
     def check_room(self) -> None:
@@ -405,7 +405,8 @@ class Poll:
             polls.check_room()
             self._wait(LAKE_SECONDS, for_more=False)
             stream = replica.stream
-            polls.lake.load(stream.id, stream.lake.location, error.offset, self._loaded)
+            load = polls.lake.load_epoch if error.is_epoch else polls.lake.load
+            load(stream.id, stream.lake.location, error.offset, self._loaded)
             return
         if found is not None and _is_enough(found, position, replica):
             self._answer(found)

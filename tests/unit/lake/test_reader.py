@@ -181,6 +181,33 @@ async def test_the_cache_is_bounded_and_keeps_what_is_in_use(
 
 
 @on_loop
+async def test_a_cache_for_one_group_serves_a_reader_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for the epoch of the last record of one group, and for the next one."""
+    monkeypatch.setattr(parquet_object, "GROUP_BYTES_MAX", 100_000)
+    monkeypatch.setattr(reader_module, "EPOCHS_MAX", 1)
+    ground = Ground(tmp_path, bytes(10_000), cache_bytes=150_000)
+    reader = ground.reader
+
+    async def load_epoch(offset: int) -> JetstreamError | None:
+        ended: asyncio.Future[JetstreamError | None] = asyncio.get_running_loop().create_future()
+        reader.load_epoch(STREAM, ground.location, offset, ended.set_result)
+        return await ended
+
+    assert reader.epoch_before(STREAM, 20) is None
+    assert await load_epoch(19) is None
+    assert reader.kept_bytes == 0, "the group itself is not read"
+    found = await ground.read(20)
+    assert (reader.epoch_before(STREAM, 20), found.base_offset) == (1, 20)
+    assert await load_epoch(29) is None
+    assert reader.epoch_before(STREAM, 30) == 2
+    assert list(reader._epochs) == [(STREAM, 29)]
+    assert "no object" in str(await load_epoch(99))
+    await reader.close()
+
+
+@on_loop
 async def test_readers_of_old_records_do_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

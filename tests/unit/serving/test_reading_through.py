@@ -50,6 +50,8 @@ class Lake:
         self.loaded.append(offset)
         done(None)
 
+    load_epoch = load
+
 
 def position(offset: int, last_epoch: int = -1) -> FetchPosition:
     return FetchPosition(offset, last_epoch, 1_000, 1, 0)

@@ -116,18 +116,20 @@ def search_error(
 
 
 class InLakeError(UnavailableError):
-    """The record is in the lake, and not in the log. offset: to be read there."""
+    """The record is in the lake, and not in the log. offset: to be read there. is_epoch: only its
+    leader epoch."""
 
     offset = 0
+    is_epoch = False
 
 
-def in_lake_error(stream: StreamMetadata, offset: int) -> InLakeError:
+def in_lake_error(stream: StreamMetadata, offset: int, *, is_epoch: bool = False) -> InLakeError:
     """The error where only the log is read."""
     error = InLakeError(
         f"offset {offset} of stream {stream.name!r} is in the lake, where this way of reading does "
         "not look"
     )
-    error.offset = offset
+    error.offset, error.is_epoch = offset, is_epoch
     return error
 
 
