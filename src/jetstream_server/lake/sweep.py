@@ -14,15 +14,11 @@ not: whoever reads the pointer does not know better.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Collection, Iterable
 
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake.stores import Store
 from jetstream_server.lake.table import ADOPTED, COMMITTED, StreamTable
-
-_STREAM_FOLDER: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
 
 
 class Sweeper:
@@ -100,22 +96,20 @@ class FolderSweeper:
     time.
 
     **safety** A folder goes only if it was there, and its stream was deleted, in each sweep of a
-    whole grace time. `is_deleted` must be certain: a stream that this node does not know yet is not
-    deleted, nor is one that the metadata has forgotten, as it was put back from an older copy.
+    whole grace time. That it was deleted must be certain: a stream that this node does not know
+    yet is not deleted, nor is one that the metadata has forgotten, as it was put back from an older
+    copy.
     """
 
     def __init__(self, store: Store, cluster_id: str, grace_us: int) -> None:
         self._store, self._folder, self._grace_us = store, f"{cluster_id}/", grace_us
         self._deleted: dict[str, MonotonicUs] = {}
 
-    def sweep(self, is_deleted: Callable[[int, int], bool], now_us: MonotonicUs) -> list[str]:
-        """Returns the names of the folders that are gone. is_deleted: tells of a stream's id, and
-        of when it was made. Raises OSError."""
-        found = []
-        for name in self._store.folders(self._folder):
-            match = _STREAM_FOLDER.fullmatch(name)
-            if match is not None and is_deleted(int(match[1]), int(match[2])):
-                found.append(name)
+    def sweep(self, deleted: Collection[str], now_us: MonotonicUs) -> list[str]:
+        """Returns the names of the folders that are gone. deleted: the folders of streams that were
+        deleted (`folder_of`). Raises OSError."""
+        names = self._store.folders(self._folder)
+        found = [name for name in names if f"{self._folder}{name}" in deleted]
         self._deleted = {each: self._deleted.get(each, now_us) for each in found}
         gone = [name for name, since in self._deleted.items() if now_us - since >= self._grace_us]
         removed = []

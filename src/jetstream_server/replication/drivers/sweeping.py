@@ -194,12 +194,8 @@ class Sweeping:
     async def _sweep_folders(self) -> None:
         if self._folders is None:
             self._folders = await self._in_thread(self._folder_sweeper)
-        deleted = frozenset(self._registry.deleted.items())
-
-        def is_deleted(stream_id: int, created_at_us: int) -> bool:
-            return (stream_id, created_at_us) in deleted
-
-        gone = await self._in_thread(self._folders.sweep, is_deleted, self._clock())
+        deleted = {folder_of(self._cluster_id, *each) for each in self._registry.deleted.items()}
+        gone = await self._in_thread(self._folders.sweep, deleted, self._clock())
         for folder in gone:
             logger.info("lake_folder_removed", folder=folder)
 
