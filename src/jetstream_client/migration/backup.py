@@ -23,7 +23,7 @@ import errno
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -350,12 +350,22 @@ class BackupRun(ABC):
             self._digest.add(kept(records, self.manifest.start_offset))
         self.next_offset, self.last_epoch = header.next_offset, header.leader_epoch
 
-    def _check_continues(self, begins: int, header: BatchHeader, where: object) -> None:
-        """Raise InvalidRequestError unless a file that an interrupted run has left, with this first
-        batch, goes on after what was read. begins: by its name, perhaps before the first record."""
-        is_next = begins <= self.next_offset or Tail(self.next_offset).is_gap(header)
-        if not is_next:
-            raise discontinuity_error(where)
+    def _note_left(
+        self, begins: int, batches: Iterable[tuple[BatchHeader, bytes]], where: object
+    ) -> int:
+        """Note what a file holds that an interrupted run has left. begins: by its name, perhaps
+        before the first record. Returns how long its whole batches are. Raises InvalidRequestError
+        unless it goes on after what was read."""
+        if self._done and begins < self.next_offset:
+            raise _discontinuity_error(where)
+        end = 0
+        for header, batch in batches:
+            if not end and begins > self.next_offset and not Tail(self.next_offset).is_gap(header):
+                raise _discontinuity_error(where)
+            check_restorable(batch, 0)
+            self._note(header, batch)
+            end += len(batch)
+        return end
 
 
 class _Files(BackupRun):
@@ -370,21 +380,13 @@ class _Files(BackupRun):
     def find(self) -> None:
         check_files(self.folder, self.manifest)
         for each in self.manifest.files:
-            for _, header, batch in _batches(self.folder / each.name, each.length):
+            for header, batch in _batches(self.folder / each.name, each.length):
                 check_restorable(batch, 0)
                 self._note(header, batch)
             self._done.append(each)
         for path in _unlisted_files(self.folder, self.manifest):
-            begins = int(path.stem)  # The first one perhaps before the first record.
-            if self._done and begins < self.next_offset:
-                raise discontinuity_error(path)
-            end = 0
-            for position, header, batch in _batches(path, path.stat().st_size, end_quietly=True):
-                if not position:
-                    self._check_continues(begins, header, path)
-                check_restorable(batch, 0)
-                self._note(header, batch)
-                end = position + len(batch)
+            batches = _batches(path, path.stat().st_size, end_quietly=True)
+            end = self._note_left(int(path.stem), batches, path)
             self._left.append((path, end))
             if end:
                 self._add(path, end)
@@ -467,7 +469,7 @@ def stored_batches(folder: Path, manifest: Manifest) -> Iterator[tuple[BatchHead
     """Every batch of the last complete state, both of its CRCs checked. Raises CorruptBatchError;
     `check_files` finds what is missing or cut."""
     for each in manifest.files:
-        for _, header, batch in _batches(folder / each.name, each.length):
+        for header, batch in _batches(folder / each.name, each.length):
             if header.next_offset > each.next_offset:
                 raise CorruptBatchError(
                     f"{each.name} has a batch at offset {header.base_offset}, and should end "
@@ -509,13 +511,13 @@ def _unlisted_files(folder: Path, manifest: Manifest) -> list[Path]:
     return [each for each in batch_files(folder) if each.name not in listed]
 
 
-def discontinuity_error(where: object) -> InvalidRequestError:
+def _discontinuity_error(where: object) -> InvalidRequestError:
     return InvalidRequestError(f"{where} does not continue the file before it")
 
 
 def _batches(
     path: Path, size: int, *, end_quietly: bool = False
-) -> Iterator[tuple[int, BatchHeader, bytes]]:
+) -> Iterator[tuple[BatchHeader, bytes]]:
     with path.open("rb") as file:
 
         def read(position: int, length: int) -> bytes:
@@ -524,7 +526,7 @@ def _batches(
 
         try:
             for position, header in walk(read, 0, size, bodies=True):
-                yield position, header, read(position, header.length)
+                yield header, read(position, header.length)
         except CorruptBatchError:
             if not end_quietly:
                 raise

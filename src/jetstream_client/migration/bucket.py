@@ -19,7 +19,6 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import (
@@ -30,12 +29,12 @@ from jetstream_client.migration.backup import (
     begun,
     copied,
     describe_with_end,
-    discontinuity_error,
 )
 from jetstream_client.migration.manifest import BackupFile, Manifest
 from jetstream_client.migration.restore_writer import check_restorable
 from jetstream_client.values.types import StreamDescription, StreamLike
 from jetstream_protocol.batch import BatchHeader, crc32c
+from jetstream_protocol.buckets import bucket_and_prefix, shown
 from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -48,7 +47,6 @@ from jetstream_protocol.logfiles.scan import walk
 OBJECT_BYTES: Final = 32 * 1024 * 1024
 _NAME: Final = re.compile(r"[0-9]{20}\.log")
 _SECONDS_MAX: Final = 600.0
-_REASON_LENGTH_MAX: Final = 300
 
 Result = TypeVar("Result")
 
@@ -58,15 +56,9 @@ class Bucket:
 
     def __init__(self, url: str, store: Any = None) -> None:
         """store: of obstore; None: it is opened by the URL. Raises InvalidRequestError."""
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            parts = urlsplit("")  # Brackets without an end.
-        if parts.scheme != "s3" or not parts.netloc or parts.query or "@" in parts.netloc:
-            raise InvalidRequestError("a bucket is named as s3://bucket/prefix")
+        name, self._prefix = bucket_and_prefix(url)
         self._url = url.rstrip("/")
-        self._store = _opened(parts.netloc) if store is None else store
-        self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
+        self._store = _opened(name) if store is None else store
 
     def __str__(self) -> str:
         return self._url
@@ -123,7 +115,7 @@ class Bucket:
             raise FileExistsError from None
         except (exceptions.BaseError, OSError) as error:
             # Not `from error`: it may show more than this.
-            raise UnavailableError(f"{self}: {_shown(error)}") from None
+            raise UnavailableError(f"{self}: {shown(error)}") from None
 
     # A backup that can be restored (restore.py).
 
@@ -191,14 +183,8 @@ class BucketRun(BackupRun):
         self._know_gone()
 
     def _take(self, name: str) -> None:
-        data, begins = self._bucket.get(name) or b"", int(name[:20])
-        if self._done and begins < self.next_offset:
-            raise discontinuity_error(f"{self._bucket}/{name}")
-        for at, (header, batch) in enumerate(batches_in(data)):
-            if not at:
-                self._check_continues(begins, header, f"{self._bucket}/{name}")
-            check_restorable(batch, 0)
-            self._note(header, batch)
+        data = self._bucket.get(name) or b""
+        self._note_left(int(name[:20]), batches_in(data), f"{self._bucket}/{name}")
         self._add(name, data)
 
     def _append(self, header: BatchHeader, batch: bytes) -> None:
@@ -268,13 +254,4 @@ def _opened(name: str) -> Any:
             **({"endpoint": endpoint} if endpoint else {}),
         )
     except (exceptions.BaseError, ValueError, TypeError) as error:
-        raise InvalidRequestError(f"the bucket cannot be used: {_shown(error)}") from None
-
-
-def _shown(error: Exception) -> str:
-    """What the store said, in one line, without credentials."""
-    text = " ".join(str(error).partition("\n\nDebug")[0].split())
-    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        if secret := os.environ.get(name):
-            text = text.replace(secret, "…")
-    return text[:_REASON_LENGTH_MAX]
+        raise InvalidRequestError(f"the bucket cannot be used: {shown(error)}") from None

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions
 from obstore.store import S3Store
 
+from jetstream_protocol.buckets import bucket_and_prefix, shown
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_server.lake.stores import (
     Listed,
@@ -40,8 +40,6 @@ Result = TypeVar("Result")
 
 BYTES_IN_TIME: Final = 8 * 1024 * 1024
 """What a request with the usual time-out carries: 140 kB/s in a minute."""
-_REASON_LENGTH_MAX: Final = 300
-"""Of what a store says: some send whole pages."""
 _FULL: Final = (
     "status code: 507",
     "no space left",
@@ -94,9 +92,7 @@ class BucketStore:
     @classmethod
     def of(cls, config: BucketConfig) -> BucketStore:
         """Raises InvalidRequestError. Asks the store for nothing."""
-        parts = urlsplit(config.url)
-        if parts.scheme != "s3" or not parts.netloc or parts.query or "@" in parts.netloc:
-            raise InvalidRequestError("a bucket is named as s3://bucket or s3://bucket/prefix")
+        name, prefix = bucket_and_prefix(config.url)
         options: dict[str, Any] = {"region": config.region}
         if config.endpoint:
             options["endpoint"] = config.endpoint
@@ -109,7 +105,7 @@ class BucketStore:
 
         def make(times: int) -> Any:
             return S3Store(
-                parts.netloc,
+                name,
                 client_options={
                     "timeout": timedelta(seconds=config.timeout_s * times),
                     "connect_timeout": timedelta(seconds=min(5.0, config.timeout_s)),
@@ -125,9 +121,9 @@ class BucketStore:
         try:
             store = make(1)
         except (exceptions.BaseError, ValueError, TypeError) as error:
-            reason = _shown(error, secrets)
+            reason = shown(error, secrets)
             raise InvalidRequestError(f"the bucket cannot be used: {reason}") from None
-        return cls(store, parts.path, secrets, config.url, make)
+        return cls(store, prefix, secrets, config.url, make)
 
     @classmethod
     def of_options(cls, options: StoreOptions) -> BucketStore:
@@ -239,7 +235,7 @@ def read_credentials(path: str) -> dict[str, str]:
 
 
 def _store_error(error: Exception, doing: str, secrets: tuple[str, ...]) -> StoreError:
-    found, text = str(error).lower(), f"{doing}: {_shown(error, secrets)}"
+    found, text = str(error).lower(), f"{doing}: {shown(error, secrets)}"
     if any(each in found for each in _FULL):
         return StoreFullError(text)
     if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
@@ -250,12 +246,3 @@ def _store_error(error: Exception, doing: str, secrets: tuple[str, ...]) -> Stor
     if isinstance(error, FileNotFoundError):
         return StoreMissingError(text)
     return StoreAwayError(text)
-
-
-def _shown(error: Exception, secrets: tuple[str, ...]) -> str:
-    """What the store said, in one line, without credentials."""
-    text = " ".join(str(error).partition("\n\nDebug")[0].split())
-    for each in secrets:
-        if each:
-            text = text.replace(each, "…")
-    return text[:_REASON_LENGTH_MAX]

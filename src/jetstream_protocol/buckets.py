@@ -1,0 +1,34 @@
+"""What the lake and backups say alike of a bucket: its name, and what its server said."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+from urllib.parse import urlsplit
+
+from jetstream_protocol.errors import InvalidRequestError
+
+_REASON_LENGTH_MAX: Final = 300
+"""Of what a server says: some send whole pages."""
+_SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
+
+
+def bucket_and_prefix(url: str) -> tuple[str, str]:
+    """Of `s3://bucket/prefix`: the bucket, and what all names begin with: "", or it ends at a
+    slash. Raises InvalidRequestError."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")  # Brackets without an end.
+    if parts.scheme != "s3" or not parts.netloc or parts.query or "@" in parts.netloc:
+        raise InvalidRequestError("a bucket is named as s3://bucket or s3://bucket/prefix")
+    prefix = parts.path.strip("/")
+    return parts.netloc, f"{prefix}/" if prefix else ""
+
+
+def shown(error: Exception, secrets: tuple[str, ...] = ()) -> str:
+    """What the store said, in one line, without these, and without the environment's."""
+    text = " ".join(str(error).partition("\n\nDebug")[0].split())
+    for each in filter(None, (*secrets, *(os.environ.get(name) for name in _SECRETS))):
+        text = text.replace(each, "…")
+    return text[:_REASON_LENGTH_MAX]
