@@ -13,7 +13,7 @@ import io
 import struct
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -115,13 +115,15 @@ class StreamTable:
     """The table of one stream.
 
     url: of the store, to which `folder` is relative. properties: of the table, such as the ids of
-    cluster and stream.
+    cluster and stream. For one thread at a time.
     """
 
     store: Store
     url: str
     folder: str
     properties: Mapping[str, str]
+    _last: dict[str, TableMetadata] = field(default_factory=dict, repr=False, compare=False)
+    """The version that was read last, by its location: versions never change."""
 
     def append(
         self,
@@ -358,7 +360,11 @@ class StreamTable:
     def _load(self, location: str, catalog: _Catalog | None, fields: Sequence[Field] = ()) -> Table:
         files = _Files(self)
         if location:
-            metadata = FromInputFile.table_metadata(files.new_input(self.url_of(location)))
+            metadata = self._last.get(location)
+            if metadata is None:
+                metadata = FromInputFile.table_metadata(files.new_input(self.url_of(location)))
+                self._last.clear()
+                self._last[location] = metadata
         else:
             metadata = new_table_metadata(
                 SCHEMA, SPEC, UNSORTED_SORT_ORDER, self.url_of(self.folder), {**_SETTINGS}

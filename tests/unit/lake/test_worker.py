@@ -170,6 +170,23 @@ def test_an_object_has_the_columns_of_the_schema_at_its_time(
         copy(wrong, store, no_pause)
 
 
+def test_a_version_of_the_table_is_read_once_for_its_successor(
+    tmp_path: Path, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = task(tmp_path, stamped(0, b'{"a": 1}'), 0, 1, schema="a int", schema_version=4)
+    location = str(copy(made, store, no_pause)["location"])
+    get, read = store.get, list[str]()
+
+    def noted(name: str, position: int = 0, length: int = -1) -> bytes:
+        read.append(name)
+        return get(name, position, length)
+
+    monkeypatch.setattr(store, "get", noted)
+    later = task(tmp_path, stamped(1, b"{}"), 1, 2, location=location, start=0, schema="a int")
+    copy(later, store, no_pause)
+    assert read.count(location) == 1
+
+
 @pytest.mark.skipif(typed_json.compiled is None, reason="only compiled code reads Avro")
 def test_columns_are_made_of_each_format_that_can_be_read_here(
     tmp_path: Path, store: FolderStore, monkeypatch: pytest.MonkeyPatch

@@ -280,6 +280,32 @@ async def test_a_slow_link_gets_smaller_objects(tmp_path: Path) -> None:
         assert max(each.length for each in ground.tasks[3:]) > 100 * 1024, "whole ones again"
 
 
+@pytest.mark.parametrize("trouble", [OSError("no right to delete"), TimeoutError()])
+@on_loop
+async def test_a_copy_whose_commit_cannot_be_noted_counts(
+    tmp_path: Path, trouble: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store refuses to delete the note of the version before, or takes too long."""
+
+    def refuse(self: StreamTable, location: str, before: str = "") -> None:
+        raise trouble
+
+    monkeypatch.setattr(StreamTable, "mark", refuse)
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica)
+        ground.start()
+        await eventually(lambda: replica.stream.lake.version > 2)
+        await eventually(lambda: range_due(replica) is None)
+        assert ground.uploading.counters.failures == 0
+        assert not ground.uploading.reason(replica)
+        assert not ground.uploading._shares, "objects stay as long as they were"
+        monkeypatch.undo()
+        await ground.sweep()
+        assert not ground.sweeping.problem(replica.stream.id)
+        assert len([each for each in ground.names() if "/committed/" in each]) == 1
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 @on_loop
 async def test_an_unknown_outcome_is_settled_by_the_mark(tmp_path: Path, is_late: bool) -> None:

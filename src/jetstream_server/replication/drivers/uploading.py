@@ -365,12 +365,16 @@ class Uploading(RoleListener):
             self._awaited[replica] = committed["version"]
 
     async def _mark(self, replica: Replica, location: str, before: str) -> None:
-        """Note in the store what was committed. If this fails, the next sweep does it."""
-        task = MarkTask(
-            self._options.store, self._folder(replica.stream), location, before, os.getpid()
-        )
-        async with asyncio.timeout(self._options.timeout_seconds):
-            await self._work(task)
+        """Note in the store what was committed. If this fails, the copy counts all the same, and
+        the next sweep does it, or says why it cannot."""
+        stream = replica.stream
+        task = MarkTask(self._options.store, self._folder(stream), location, before, os.getpid())
+        try:
+            async with asyncio.timeout(self._options.timeout_seconds):
+                await self._work(task)
+        except (OSError, EOFError, JetstreamError) as error:
+            reason = str(error) or type(error).__name__
+            logger.info("lake_commit_not_noted", stream=stream.full_name, reason=reason)
 
     async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         loop = asyncio.get_running_loop()
