@@ -37,7 +37,7 @@ from jetstream_server.lake.sweep import Sweeper
 from jetstream_server.lake.tasks import Task, folder_of
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.state.commands import ReassignStream
-from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.metadata.state.streams import LakeMark, StreamMetadata
 from jetstream_server.node import node
 from jetstream_server.replication.core import lake_bounds
 from jetstream_server.replication.core.unreadable import InLakeError
@@ -135,14 +135,19 @@ class LakedChecker(Checker):
         super()._settle(after)
         self._lost_below = max(self._lost_below, self._begun_at)
         chosen = self._shadows[after.leader]
-        if not self._is_unsettled and chosen.start_offset < self.lake_end:
-            held = chosen.ends.get(self.lake_end)
-            if held is None or held != self._committed_before(self.lake_end):
-                self._begun_at = self.lake_end  # It begins anew there, and knows no producers.
+        if not self._is_unsettled and self._begins_after_lake(chosen, after.lake):
+            self._begun_at = after.lake.end  # And it knows no producers.
 
-    @property
-    def committed_end(self) -> int:
-        return max(super().committed_end, self.lake_end)
+    def _begins_after_lake(self, chosen: Shadow, lake: LakeMark) -> bool:
+        """Whether its log is not the lake's, and begins anew at its end. If all of that was purged,
+        a log that reaches there goes on: what it has there is from before the purge, too."""
+        if chosen.start_offset >= lake.end:
+            return False
+        if lake.holds_records:
+            held = chosen.ends.get(lake.end)
+            return held is None or held != self._committed_before(lake.end)
+        at = next((each for each in chosen.entries if each.next_offset >= lake.end), None)
+        return at is None or at.leader_epoch < lake.last_epoch
 
     def _outlives(self, entry: Entry, chosen: Shadow) -> bool:
         """The lake holds it. What was purged there may be lost."""
@@ -254,11 +259,6 @@ class LakedChecker(Checker):
 
     # Readers.
 
-    def shows(self, node_id: int, entry: Entry) -> None:
-        if entry.next_offset <= self._purged_below and self._lost_at_epoch >= 0:
-            return  # What an election brings back there stays until retention removes it.
-        super().shows(node_id, entry)
-
     def skips(self, node_id: int, replica: Replica) -> None:
         start = lake_bounds.start_offset(replica.stream, replica.log)
         if start > max(self._stream_start, self._purged_below, self._lost_below):
@@ -312,9 +312,8 @@ class ThroughReader(Reader):
         except InLakeError as error:
             stream, lake = replica.stream, fetches.lake
             assert lake is not None
-            process.loop.enter(
-                lake.load, stream.id, stream.lake.location, error.offset, self._loaded
-            )
+            load = lake.load_epoch if error.is_epoch else lake.load
+            process.loop.enter(load, stream.id, stream.lake.location, error.offset, self._loaded)
             raise
         if found is not None:
             self._check_history(process, replica)
