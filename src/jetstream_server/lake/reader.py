@@ -194,9 +194,7 @@ class LakeReader:
             return UnavailableError(f"the lake cannot be read: {error}; try again")
         return None
 
-    def _landed(
-        self, flight: _Flight, task: asyncio.Task[JetstreamError | None]
-    ) -> None:
+    def _landed(self, flight: _Flight, task: asyncio.Task[JetstreamError | None]) -> None:
         """Tell all that wait. Also of a task that was cancelled before it began."""
         del self._tasks[task]
         error: JetstreamError | None = UnavailableError("this node stops reading the lake")

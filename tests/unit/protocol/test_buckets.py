@@ -30,6 +30,8 @@ def test_what_names_no_bucket_is_refused(url: str) -> None:
 def test_no_credential_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"):
         monkeypatch.setenv(name, f"of-{name}")
-    said = "no: of-AWS_SESSION_TOKEN of-AWS_SECRET_ACCESS_KEY\n of-AWS_ACCESS_KEY_ID mine\n\nDebug x"
+    said = (
+        "no: of-AWS_SESSION_TOKEN of-AWS_SECRET_ACCESS_KEY\n of-AWS_ACCESS_KEY_ID mine\n\nDebug x"
+    )
     assert shown(OSError(said), ("mine", "")) == "no: … … … …"
     assert len(shown(OSError("x" * 1000))) == 300
