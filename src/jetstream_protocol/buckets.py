@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -10,7 +10,6 @@ from jetstream_protocol.errors import InvalidRequestError
 
 _REASON_LENGTH_MAX: Final = 300
 """Of what a server says: some send whole pages."""
-_SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:
@@ -26,9 +25,15 @@ def bucket_and_prefix(url: str) -> tuple[str, str]:
     return parts.netloc, f"{prefix}/" if prefix else ""
 
 
-def shown(error: Exception, secrets: tuple[str, ...] = ()) -> str:
-    """What the store said, in one line, without these, and without the environment's."""
+def secrets_of(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The credentials in it, as all programs that use buckets find them there."""
+    names = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
+    return tuple(environment.get(name, "") for name in names)
+
+
+def shown(error: Exception, secrets: tuple[str, ...]) -> str:
+    """What the store said, in one line, without these."""
     text = " ".join(str(error).partition("\n\nDebug")[0].split())
-    for each in filter(None, (*secrets, *(os.environ.get(name) for name in _SECRETS))):
+    for each in filter(None, secrets):
         text = text.replace(each, "…")
     return text[:_REASON_LENGTH_MAX]

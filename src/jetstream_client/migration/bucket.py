@@ -34,7 +34,7 @@ from jetstream_client.migration.manifest import BackupFile, Manifest
 from jetstream_client.migration.restore_writer import check_restorable
 from jetstream_client.values.types import StreamDescription, StreamLike
 from jetstream_protocol.batch import BatchHeader, crc32c
-from jetstream_protocol.buckets import bucket_and_prefix, shown
+from jetstream_protocol.buckets import bucket_and_prefix, secrets_of, shown
 from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -115,7 +115,7 @@ class Bucket:
             raise FileExistsError from None
         except (exceptions.BaseError, OSError) as error:
             # Not `from error`: it may show more than this.
-            raise UnavailableError(f"{self}: {shown(error)}") from None
+            raise UnavailableError(f"{self}: {shown(error, secrets_of(os.environ))}") from None
 
     # A backup that can be restored (restore.py).
 
@@ -254,4 +254,6 @@ def _opened(name: str) -> Any:
             **({"endpoint": endpoint} if endpoint else {}),
         )
     except (exceptions.BaseError, ValueError, TypeError) as error:
-        raise InvalidRequestError(f"the bucket cannot be used: {shown(error)}") from None
+        raise InvalidRequestError(
+            f"the bucket cannot be used: {shown(error, secrets_of(os.environ))}"
+        ) from None

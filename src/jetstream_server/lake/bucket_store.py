@@ -14,6 +14,7 @@ one holds a credential.
 from __future__ import annotations
 
 import configparser
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,7 +24,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store
 
-from jetstream_protocol.buckets import bucket_and_prefix, shown
+from jetstream_protocol.buckets import bucket_and_prefix, secrets_of, shown
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_server.lake.stores import (
     Listed,
@@ -101,7 +102,10 @@ class BucketStore:
             options["secret_access_key"] = config.secret_access_key
         if config.session_token:
             options["session_token"] = config.session_token
-        secrets = (config.secret_access_key, config.session_token, config.access_key_id)
+        secrets = (
+            config.secret_access_key, config.session_token, config.access_key_id,
+            *secrets_of(os.environ),
+        )  # fmt: skip
 
         def make(times: int) -> Any:
             return S3Store(
