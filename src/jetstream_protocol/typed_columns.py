@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from jetstream_protocol.arrow_values import strings
 from jetstream_protocol.batch import Batch
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.schema import ERROR, ListType, Schema, StructType, Type
@@ -119,4 +120,5 @@ def _error_texts(rows: int, errors: Any, schema: Schema) -> pa.Array:
     if errors is None:
         return pa.nulls(rows, pa.string())
     numbers = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(errors)])
-    return pa.array([None, *errors_of(schema)], pa.string()).take(numbers)
+    texts = [None, *(each.encode() for each in errors_of(schema))]
+    return strings(texts, pa.string()).take(numbers)

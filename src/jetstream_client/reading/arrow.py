@@ -14,7 +14,6 @@ buffer is validated in full (in C) before it is sliced or returned.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -31,6 +30,8 @@ except ImportError as error:
     raise ImportError(
         f"to_arrow() needs pyarrow: {install_command('arrow')}", name="pyarrow"
     ) from error
+
+from jetstream_protocol.arrow_values import integer, integers, null_if_empty, same_text
 
 if TYPE_CHECKING:
     from jetstream_client.reading.messages import Chunk, Messages
@@ -106,7 +107,7 @@ def _wrap(chunk: Chunk, buffers: Sequence[tuple[int, int] | None], kind: Any) ->
     whole = pa.Array.from_buffers(kind, len(chunk.batch), slices)
     whole.validate(full=True)
     if chunk.picked is not None:
-        return whole.take(pa.array(chunk.picked, pa.int64()))
+        return whole.take(integers(chunk.picked, pa.int64()))
     return whole if len(chunk) == len(whole) else whole.slice(chunk.start, len(chunk))
 
 
@@ -133,7 +134,7 @@ def _headers(chunks: Sequence[Chunk]) -> Any:
     blocks = _binary(chunks, lambda layout: layout.header_blocks)
     if blocks.null_count == len(blocks):
         return blocks
-    return pc.if_else(pc.equal(blocks, b""), pa.scalar(None, pa.binary()), blocks)
+    return null_if_empty(blocks)
 
 
 def _subjects(chunks: Sequence[Chunk]) -> Any:
@@ -154,14 +155,13 @@ def _subjects(chunks: Sequence[Chunk]) -> Any:
 @lru_cache(maxsize=1)
 def _ramp(length: int) -> Any:
     """0, 1, … , length - 1."""
-    return pc.cumulative_sum(
-        pa.repeat(pa.scalar(1, pa.int64()), length), start=pa.scalar(-1, pa.int64())
-    )
+    ones = pa.repeat(integer(1, pa.int64()), length)
+    return pc.cumulative_sum(ones, start=integer(-1, pa.int64()))
 
 
 @lru_cache(maxsize=8)
 def _constant(text: str, length: int) -> Any:
-    return pa.repeat(text, length)
+    return same_text(text, length)
 
 
 def _same(text: str, length: int) -> Any:
@@ -169,14 +169,13 @@ def _same(text: str, length: int) -> Any:
     column of the last one is used again, unless it is too long to keep."""
     rounded = _round_up(length)
     if len(text) * rounded > KEPT_BYTES_MAX:
-        return pa.repeat(text, length)
+        return same_text(text, length)
     return _constant(text, rounded)[:length]
 
 
 def counting(start: int, length: int) -> Any:
     """start, start + 1, … : so many."""
-    # With a type: to guess one, Arrow looks for a module that is usually not installed.
-    return pc.add(_ramp(_round_up(length))[:length], pa.scalar(start, pa.int64()))
+    return pc.add(_ramp(_round_up(length))[:length], integer(start, pa.int64()))
 
 
 def _round_up(length: int) -> int:
@@ -193,30 +192,28 @@ def _offsets(chunks: Sequence[Chunk]) -> Any:
     for chunk in chunks:
         base, deltas = chunk.batch.header.base_offset, chunk.batch.layout.offset_deltas
         if deltas < 0 and chunk.picked is not None:
-            arrays.append(pc.add(pa.array(chunk.picked, pa.int64()), pa.scalar(base, pa.int64())))
+            arrays.append(integers([base + each for each in chunk.picked], pa.int64()))
         elif deltas < 0:
             arrays.append(counting(base + chunk.start, len(chunk)))
         else:
             column = _wrap(chunk, (None, (deltas, 4 * len(chunk.batch))), pa.int32())
-            arrays.append(pc.add(column.cast(pa.int64()), base))
+            arrays.append(pc.add(column.cast(pa.int64()), integer(base, pa.int64())))
     return pa.chunked_array(arrays, pa.int64())
 
 
 def _timestamps(chunks: Sequence[Chunk]) -> Any:
     """Append timestamps are one per batch: run-end encoded, then decoded in one call."""
     if all(chunk.batch.layout.timestamps < 0 for chunk in chunks):
-        ends = array("i", accumulate(map(len, chunks)))
-        moments = array("q", [chunk.batch.header.append_timestamp for chunk in chunks])
-        runs = pa.RunEndEncodedArray.from_arrays(
-            pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)]),
-            pa.Array.from_buffers(TIMESTAMP, len(ends), [None, pa.py_buffer(moments)]),
-        )
+        ends = integers(list(accumulate(map(len, chunks))), pa.int32())
+        moments = integers([each.batch.header.append_timestamp for each in chunks], TIMESTAMP)
+        kind, count = pa.run_end_encoded(ends.type, TIMESTAMP), ends[-1].as_py()
+        runs = pa.Array.from_buffers(kind, count, [None], children=[ends, moments])
         return pc.run_end_decode(runs)
     arrays = []
     for chunk in chunks:
         column = chunk.batch.layout.timestamps
         if column < 0:
-            moment = pa.scalar(chunk.batch.header.append_timestamp, TIMESTAMP)
+            moment = integer(chunk.batch.header.append_timestamp, TIMESTAMP)
             arrays.append(pa.repeat(moment, len(chunk)))
         else:
             arrays.append(_wrap(chunk, (None, (column, 8 * len(chunk.batch))), TIMESTAMP))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from jetstream_client.reading.arrow import SCHEMA, counting, cut, schema_of, to_table
 from jetstream_client.reading.schema_sources import HOW_TO_SET
+from jetstream_protocol.arrow_values import strings
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.schema import ERROR, Field, Schema, parse
 from jetstream_protocol.typed_columns import Records, arrow_type
@@ -126,7 +127,7 @@ def decoder_of(text: str, stream: str, columns: Iterable[str] | None = None) -> 
 def row_of(value: bytes | None, schema: Schema) -> dict[str, Any]:
     """The fields of one record by name, and `_error`."""
     decoder = Decoder(schema, [*schema.names, ERROR])
-    table = decoder.decode(pa.table({"value": pa.array([value], pa.binary())}))
+    table = decoder.decode(pa.table([strings([value], pa.binary())], ["value"]))
     (row,) = table.to_pylist()
     return row  # type: ignore[no-any-return]
 

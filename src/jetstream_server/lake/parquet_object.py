@@ -20,7 +20,6 @@ import io
 import json
 import struct
 import sys
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jetstream_protocol import bounded_json
+from jetstream_protocol.arrow_values import integer, integers, null_if_empty, same_text
 from jetstream_protocol.batch import (
     BATCH_BYTES_MAX,
     COMPRESSION_MASK,
@@ -267,26 +267,24 @@ def _table(batches: Sequence[Batch]) -> Any:
 
 def _arrays(batch: Batch) -> list[Any]:
     header, layout, count = batch.header, batch.layout, len(batch)
-    base = pa.scalar(header.base_offset, pa.int64())
     if layout.offset_deltas < 0:
-        # Not by pa.array(), which loads pandas where there is one.
-        counted = array("q", range(header.base_offset, header.base_offset + count))
-        offsets = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(counted)])
+        offsets = integers(range(header.base_offset, header.base_offset + count), pa.int64())
     else:
         deltas = _wrapped(batch, pa.int32(), None, (layout.offset_deltas, 4 * count))
+        base = integer(header.base_offset, pa.int64())
         offsets = pc.add(deltas.cast(pa.int64()), base)
-    appended = pa.repeat(pa.scalar(header.append_timestamp, _TIMESTAMP), count)
+    appended = pa.repeat(integer(header.append_timestamp, _TIMESTAMP), count)
     timestamps = appended
     if layout.timestamps >= 0:
         timestamps = _wrapped(batch, _TIMESTAMP, None, (layout.timestamps, 8 * count))
     if layout.subjects is None:
-        subjects = pa.repeat(pa.scalar(layout.subject.decode(), pa.string()), count)
+        subjects = same_text(layout.subject.decode(), count)
     else:
         subjects = _strings(batch, layout.subjects, pa.string())
     blocks = _strings(batch, layout.header_blocks)
     if layout.header_blocks is not None:
-        blocks = pc.if_else(pc.equal(blocks, b""), pa.scalar(None, pa.binary()), blocks)
-    epochs = pa.repeat(pa.scalar(header.leader_epoch, pa.int64()), count)
+        blocks = null_if_empty(blocks)
+    epochs = pa.repeat(integer(header.leader_epoch, pa.int64()), count)
     keys, values = _strings(batch, layout.keys), _strings(batch, layout.values)
     return [offsets, timestamps, appended, epochs, subjects, keys, values, blocks]
 
@@ -332,7 +330,7 @@ class _Rows:
             pa.int32(), count + 1, [None, offsets], offset=column.offset + row
         )
         first, last = places[0].as_py(), places[count].as_py()
-        shifted = pc.subtract(places, pa.scalar(first, pa.int32())).buffers()[1]
+        shifted = pc.subtract(places, places[0]).buffers()[1]
         items = b"" if data is None else data.slice(first, last - first).to_pybytes()
         return shifted.to_pybytes()[: 4 * (count + 1)], items
 
@@ -356,7 +354,7 @@ class _Rows:
 def _one_piece(column: Any, kind: Any) -> Any:
     pieces = [each for each in column.chunks if len(each)]
     if not pieces:
-        return pa.array([], kind)
+        return pa.nulls(0, kind)
     return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
 
@@ -380,7 +378,7 @@ def _body(header: BatchHeader, rows: _Rows, row: int) -> bytes:
     if flags & Flags.TIMESTAMPS:
         parts.append(_bytes_of(rows.integers("timestamp", row, count), 8 * count))
     if flags & Flags.OFFSET_DELTAS:
-        base = pa.scalar(header.base_offset, pa.int64())
+        base = integer(header.base_offset, pa.int64())
         deltas = pc.subtract(rows.integers("offset", row, count), base).cast(pa.int32())
         parts.append(_bytes_of(deltas, 4 * count))
     return b"".join(part + bytes(-len(part) & 7) for part in parts)

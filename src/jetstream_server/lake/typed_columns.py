@@ -29,6 +29,7 @@ from pyiceberg.types import (
 )
 
 from jetstream_protocol import schema
+from jetstream_protocol.arrow_values import same_text
 from jetstream_protocol.batch import Batch
 from jetstream_protocol.schema import ERROR, Field, Schema
 from jetstream_protocol.typed_columns import Records, arrow_type
@@ -175,7 +176,7 @@ class Group:
         kinds = {each.type for each in self._columns.arrow}
         nulls = {kind: pa.nulls(self._rows, kind) for kind in kinds}
         columns = [nulls[each.type] for each in self._columns.arrow[:-1]]
-        errors = pa.repeat(TOO_LONG, self._rows)
+        errors = same_text(TOO_LONG, self._rows)
         return pa.table([*columns, errors], schema=self._schema)
 
 

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jetstream_protocol.arrow_values import integers, strings
+
 if TYPE_CHECKING:
     from jetstream_server.serving.http.record_formats import Columns
 
+TIMESTAMP = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
     [
         ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestamp", TIMESTAMP),
         ("subject", pa.string()),
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -31,13 +34,13 @@ def head() -> Any:
 
 def encode(columns: Columns, indexes: Sequence[int]) -> Any:
     """The message of one record batch."""
-    found = (
-        [columns.offsets[at] for at in indexes],
-        [columns.timestamps[at] for at in indexes],
-        [columns.subjects[at].decode("utf-8", "replace") for at in indexes],
-        [columns.keys[at] for at in indexes],
-        [columns.values[at] for at in indexes],
-        [columns.header_blocks[at] or None for at in indexes],
-    )
-    arrays = [pa.array(values, kind) for values, kind in zip(found, SCHEMA.types, strict=True)]
+    subjects = [columns.subjects[at].decode("utf-8", "replace").encode() for at in indexes]
+    arrays = [
+        integers([columns.offsets[at] for at in indexes], pa.int64()),
+        integers([columns.timestamps[at] for at in indexes], TIMESTAMP),
+        strings(subjects, pa.string()),
+        strings([columns.keys[at] for at in indexes], pa.binary()),
+        strings([columns.values[at] for at in indexes], pa.binary()),
+        strings([columns.header_blocks[at] or None for at in indexes], pa.binary()),
+    ]
     return pa.record_batch(arrays, schema=SCHEMA).serialize()
