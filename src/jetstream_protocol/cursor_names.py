@@ -11,7 +11,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 
 def is_cursor_name(name: str) -> bool:
     """Whether a cursor can have that name."""
-    return _NAME.fullmatch(name) is not None
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def check_cursor_name(name: str) -> str:

@@ -590,6 +590,26 @@ def test_on_a_narrow_terminal_headings_and_numbers_stay_whole(
     jetstream("stream", "delete", "narrow", "--yes")
 
 
+def test_what_was_mistyped_or_is_not_there_is_said(jetstream: Run) -> None:
+    jetstream("stream", "create", "invoices", "--subject", "invoices.>")
+    jetstream("publish", "invoices.eu", "one")
+    for words in (["fetch", "Invoces"], ["stream", "delete", "invoice", "--yes"]):
+        assert "did you mean 'invoices'?" in jetstream(*words, code=3).stderr
+    assert "mean" not in jetstream("fetch", "unlike-any-other", code=3).stderr
+    listed = jetstream("cursor", "list", "--stream", "invoices")
+    assert (listed.stderr, listed.stdout.count("\n")) == ("note: no cursors\n", 1)
+    assert not jetstream("cursor", "list", "--stream", "invoices", "--json").stderr
+    for source in ("--from-jetstream=", "--from-kafka=", "--from-jetstream=\udcff"):
+        assert jetstream("import", "copy", source, code=2).stderr.count("\n") == 1
+
+
+def test_fetch_ends_with_what_is_there_wherever_it_is_to_stop(jetstream: Run) -> None:
+    jetstream("stream", "create", "short", "--subject", "short")
+    jetstream("publish", "short", "one")
+    for end in ("1", "2", str(2**63 - 1), "2100-01-01"):
+        assert jetstream("fetch", "short", "--to", end).stdout.count("\n") == 1
+
+
 def test_without_a_terminal_it_says_which_options_there_are(jetstream: Run) -> None:
     done = jetstream("cursor", "delete", "nobody", "nowhere", code=2)
     assert "--yes" in done.stderr

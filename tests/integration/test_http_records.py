@@ -203,7 +203,7 @@ def test_what_cannot_be_meant_is_refused_with_what_to_say(
     assert refused(http, stream, from_="yesterday") == (
         400,
         "invalid_request: invalid from='yesterday': say earliest, latest, an offset, -10 (the last "
-        "ten) or a time like 2026-01-31T12:00:00Z",
+        "ten), 1h (ago) or a time like 2026-01-31T12:00:00Z",
     )
     assert "at least 1" in refused(http, stream, limit=0)[1]
     assert "true or false" in refused(http, stream, follow="yes")[1]

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from jetstream_client import (
@@ -22,6 +23,8 @@ from jetstream_client import (
     PreconditionFailedError,
 )
 from jetstream_client.cli.main import run as run_command
+from jetstream_protocol.generated import common_pb2, consumers_pb2_grpc
+from jetstream_protocol.generated import consumers_pb2 as pb
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 
@@ -204,6 +207,26 @@ async def test_consumers_are_described_altered_paused_and_deleted(server: Server
         await client.delete_consumer(stream, "a")
         with pytest.raises(NotFoundError):
             await client.describe_consumer(stream, "a")
+
+
+@on_loop
+async def test_a_delete_that_is_repeated_deletes_no_later_consumer(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "again", 0)
+        first = await client.describe_consumer(stream, "mailers")
+        await client.delete_consumer(stream, "mailers")
+        await client.create_consumer(stream, "mailers")
+        copy = pb.DeleteConsumerRequest(
+            stream=common_pb2.StreamRef(id=first.stream_id),
+            name="mailers",
+            created_us=first.created_us,
+        )
+        with (
+            grpc.insecure_channel(server.grpc) as channel,
+            pytest.raises(grpc.RpcError, match="there is no consumer 'mailers'"),
+        ):
+            consumers_pb2_grpc.ConsumersStub(channel).DeleteConsumer(copy)
+        assert (await client.describe_consumer(stream, "mailers")).created_us > first.created_us
 
 
 @on_loop

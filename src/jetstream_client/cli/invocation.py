@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,8 +12,10 @@ import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_table
+from jetstream_client.cli.suggestions import suggest
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.values.config import ClientConfig
+from jetstream_protocol.errors import StreamNotFoundError
 
 if TYPE_CHECKING:
     from jetstream_client.clients.blocking_client import Client
@@ -37,10 +40,16 @@ class Invocation:
     json: bool
     watch: bool = False
 
-    def client(self) -> Client:
+    @contextmanager
+    def client(self) -> Iterator[Client]:
         from jetstream_client.clients.blocking_client import Client
 
-        return Client.from_config(self.config)
+        with Client.from_config(self.config) as client:
+            try:
+                yield client
+            except StreamNotFoundError as error:
+                suggest(client, error)
+                raise
 
     def answer(self, row: dict[str, Any], text: str) -> None:
         """Say what was done: `row` if JSON is wanted, else `text`."""
@@ -55,13 +64,14 @@ class Invocation:
         found: Iterable[T],
         cells: Callable[[T], Sequence[object]],
         row: Callable[[T], dict[str, Any]],
+        nothing: str,
     ) -> None:
-        """A line for each that was found."""
+        """A line for each that was found. nothing: see print_table."""
         if self.json:
             for each in found:
                 emit_json(row(each))
         else:
-            print_table(columns, map(cells, found))
+            print_table(columns, map(cells, found), nothing)
 
     def show(
         self, look: Callable[[], T], draw: Callable[[T], None], draw_json: Callable[[T], None]

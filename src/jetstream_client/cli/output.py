@@ -98,10 +98,15 @@ def printable(text: str) -> str:
     )
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str = ""
+) -> None:
     """Columns with headings. On a terminal cells longer than FOLDED_MIN may be folded into their
-    columns; if there is no room for that, each row is a list of fields."""
+    columns; if there is no room for that, each row is a list of fields. nothing: what standard
+    error says of a table without rows."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
+    if nothing and not cells:
+        print(f"note: {nothing}", file=sys.stderr)
     if sys.stdout.isatty():
         if not _print_rich(columns, cells):
             _print_stacked(columns, cells or [["-"] * len(columns)])

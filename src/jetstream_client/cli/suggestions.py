@@ -4,11 +4,18 @@ They are not aliases: each command has one name.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperGroup
 
 from jetstream_client.cli.exits import UsageError
+from jetstream_protocol.errors import JetstreamError, StreamNotFoundError
+
+if TYPE_CHECKING:
+    from jetstream_client.clients.blocking_client import Client
+
+_NO_STREAM = re.compile(r"there is no stream '(.+)'")
 
 _WORDS = {
     "stream list": ("ls", "list", "streams", "topics", "partitions"),
@@ -225,6 +232,23 @@ def meant_by(word: str, group: str = "", following: str = "") -> str:
     found = [command for command, words in _WORDS.items() if word in words]
     own = [command for command in found if group and command.startswith(f"{group} ")]
     return next(iter(own + found), "")
+
+
+def suggest(client: Client, error: StreamNotFoundError) -> None:
+    """Put the name that was meant into the error, if there is a stream or a keyed group of a name
+    like the one that was asked for."""
+    asked = _NO_STREAM.fullmatch(error.message)
+    if asked is None:
+        return
+    try:
+        streams = client.list_streams()
+    except JetstreamError:
+        return
+    from difflib import get_close_matches
+
+    names = {name.lower(): name for each in streams for name in (each.group, each.name) if name}
+    for found in get_close_matches(asked[1].lower(), names, 1):
+        error.message += f"; did you mean {names[found]!r}?"
 
 
 class Commands(TyperGroup):

@@ -8,10 +8,10 @@ from decimal import Decimal
 
 import typer
 
-from jetstream_client.values.durations import SECONDS_OF, seconds_in
+from jetstream_protocol.durations import SECONDS_OF, seconds_in
 
 _SECONDS_MAX = (2**63 - 1) // 1_000_000
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)(i?)b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -47,6 +47,11 @@ def age_text(age: timedelta) -> str:
     seconds = max(0.0, age.total_seconds())
     unit = next((unit for unit in ("d", "h", "m") if seconds >= SECONDS_OF[unit]), "s")
     return f"{int(seconds // SECONDS_OF[unit])}{unit}"
+
+
+def records_text(count: int) -> str:
+    """How many: 1 record, 2 records."""
+    return f"{count} record{'' if count == 1 else 's'}"
 
 
 def size_text(size: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ BATCH = 2_000
 BATCH_BYTES = 8 * 1024 * 1024
 """More than the largest record that a stream can take."""
 REQUEST_SECONDS = 10.0
+_NAME = re.compile(r"[^\s.*>/\\]{1,255}")
 _IDLE_NS = 300 * 10**9
 _ATTEMPTS = 5
 _NO_STREAM = 10059
@@ -90,6 +92,10 @@ class NatsStream:
     """
 
     def __init__(self, urls: Sequence[str], options: NatsOptions, name: str) -> None:
+        if not (_NAME.fullmatch(name) and name.isprintable()):
+            raise InvalidRequestError(
+                f"JetStream has no stream {name[:300]!r}: no name is like that"
+            )
         self.name = name
         self._urls = urls
         self._options = options

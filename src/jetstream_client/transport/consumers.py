@@ -180,8 +180,12 @@ class AsyncConsumers(AsyncMethods):
 
     async def delete_consumer(self, stream: StreamLike, name: str) -> None:
         """Delete a consumer, with what it knows of its messages, for good. Raises NotFoundError."""
+        found = await self.describe_consumer(stream, name)
+        # A repetition of the call must not delete another one that was made meanwhile.
         await self._calls.call(
-            pb.DeleteConsumerRequest(stream=wire.to_ref(stream), name=name),
+            pb.DeleteConsumerRequest(
+                stream=wire.to_ref(found.stream_id), name=name, created_us=found.created_us
+            ),
             what=f"deleting consumer {name!r}",
             done_already=NotFoundError,
             changes=True,

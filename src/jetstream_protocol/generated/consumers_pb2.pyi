@@ -109,12 +109,14 @@ class ListConsumersResponse(_message.Message):
     def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerDescription, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class DeleteConsumerRequest(_message.Message):
-    __slots__ = ("stream", "name")
+    __slots__ = ("stream", "name", "created_us")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    CREATED_US_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     name: str
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
+    created_us: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., created_us: _Optional[int] = ...) -> None: ...
 
 class DeleteConsumerResponse(_message.Message):
     __slots__ = ()

@@ -251,9 +251,8 @@ class Consumers:
 
     async def delete(self, consumer: Consumer) -> None:
         """End a consumer for good. Raises JetstreamError, if its state cannot be deleted now."""
-        if consumer.config.is_durable:
-            key = consumer_key(consumer.replica.stream.id, consumer.config.name)
-            await self._states.write([StateWrite(key, None, None)])
+        if consumer.keeper is not None and not await self._delete_own(consumer):
+            raise UnavailableError("another node leads the stream now; try again")
         self._end(consumer)
 
     def end_interrupted(self, consumer: Consumer) -> None:
@@ -269,7 +268,7 @@ class Consumers:
     def _inactive(self, consumer: Consumer) -> None:
         self._end(consumer)
         if consumer.keeper is not None:
-            self._spawn(self._forget_own(consumer, consumer.keeper.revision))
+            self._spawn(self._forget_own(consumer))
 
     def _fenced(self, consumer: Consumer) -> None:
         """Another leader has taken it over, or it was deleted."""
@@ -293,26 +292,36 @@ class Consumers:
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)
 
-    async def _forget_own(self, consumer: Consumer, revision: int) -> None:
-        """Delete the record of a consumer that nobody uses. **safety** Not that of another one of
-        this name, made since, and not what a later leader has claimed."""
+    async def _delete_own(self, consumer: Consumer) -> bool:
+        """Delete its record. False: a later leader has claimed it. **safety** Not the record of
+        another consumer of this name, made since, nor what a later leader has claimed. Raises
+        JetstreamError."""
+        assert consumer.keeper is not None
         key = consumer_key(consumer.replica.stream.id, consumer.config.name)
-        for pause in _FORGET_PAUSES:
-            await asyncio.sleep(pause)
-            try:
-                (state,) = await self._states.write([StateWrite(key, None, revision)])
-            except JetstreamError as error:
-                logger.warning("consumers_not_deleted", count=1, reason=error.message)
-                continue
+        revision = consumer.keeper.revision
+        while True:
+            (state,) = await self._states.write([StateWrite(key, None, revision)])
             if not state.is_refused or not state.value:
-                return
+                return True
             try:
                 found = Kept.decode(state.value)
             except ValueError:
-                return  # Of a later version, so of a later leader.
-            if (found.epoch, found.created_us) != (consumer.epoch, consumer.created_us):
+                return False  # Of a later version, so of a later leader.
+            if found.created_us != consumer.created_us:
+                return True
+            if found.epoch != consumer.epoch:
+                return False
+            revision = state.revision  # Its own, by a write that was under way or not answered.
+
+    async def _forget_own(self, consumer: Consumer) -> None:
+        """Delete the record of a consumer that nobody uses."""
+        for pause in _FORGET_PAUSES:
+            await asyncio.sleep(pause)
+            try:
+                await self._delete_own(consumer)
                 return
-            revision = state.revision  # Its own, by a write whose answer was lost.
+            except JetstreamError as error:
+                logger.warning("consumers_not_deleted", count=1, reason=error.message)
 
     async def _forget_keys(self, keys: list[bytes]) -> None:
         for pause in _FORGET_PAUSES:

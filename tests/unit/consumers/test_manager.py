@@ -110,6 +110,35 @@ async def test_a_delete_whose_answer_was_lost_does_not_delete_what_was_made_sinc
 
 
 @on_loop
+async def test_a_consumer_is_deleted_although_its_own_writes_are_under_way() -> None:
+    log = Log()
+    log.value, log.revision = kept(5, 100), 4
+    consumers = made(log)
+    await consumers.delete(cast(Consumer, Served(3)))
+    assert log.value == b""
+
+
+@pytest.mark.parametrize("epoch", [6, 5], ids=["claimed", "made anew"])
+@on_loop
+async def test_a_delete_that_comes_late_deletes_no_other_consumer(epoch: int) -> None:
+    """The leader was replaced while it waited for `__cursors`; meanwhile the consumer was deleted
+    through the next one and another of its name was made."""
+    log = Log()
+    log.value, log.revision = kept(epoch, 101), 9
+    await made(log).delete(cast(Consumer, Served(3)))
+    assert log.value == kept(epoch, 101)
+
+
+@on_loop
+async def test_a_leader_that_was_replaced_deletes_nothing() -> None:
+    log = Log()
+    log.value, log.revision = kept(6, 100), 9
+    with pytest.raises(UnavailableError, match="another node leads"):
+        await made(log).delete(cast(Consumer, Served(3)))
+    assert log.value == kept(6, 100)
+
+
+@on_loop
 async def test_a_record_that_cannot_be_read_keeps_no_leader_from_taking_over() -> None:
     for value in (b"\xff\xff\xff", b"", kept(5, 100)[:-3]):
         log = Log()

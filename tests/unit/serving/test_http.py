@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 import zlib
@@ -14,6 +15,7 @@ from aiohttp import web
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.clocks import wall_clock
 from jetstream_server.serving.grpc import response_memory
 from jetstream_server.serving.http import (
     answer_room,
@@ -208,6 +210,37 @@ async def test_a_path_without_a_rule_is_refused_while_security_is_on() -> None:
             await server.stop()
 
 
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        (b"GET /v1/nope", b"404", b"there is no path '/v1/nope'"),
+        (b"GET /v1/streams/a/", b"404", b"there is no path"),
+        (b"GET /api/v1/%00", b"404", b"there is no path"),
+        (b"POST /v1/streams", b"405", b"takes GET, HEAD, not POST"),
+        (b"GET /v1/streams?limit=1&limit=2", b"400", b"'limit' is given twice"),
+    ],
+)
+def test_what_no_route_takes_is_answered_like_every_other_error(
+    line: bytes, status: bytes, says: bytes
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        port = free_port_base(1)
+        server = HttpServer(api_routes(cast(Gateway, None)), open_to_all())
+        await server.start("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(line + b" HTTP/1.0\r\nHost: x\r\n\r\n")
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert head.split()[1] == status
+            assert says in json.loads(body)["error"]["message"].encode()
+        finally:
+            writer.transport.abort()
+            await server.stop()
+
+    scenario()
+
+
 @on_loop
 async def test_who_asks_nothing_is_hung_up_on_and_who_has_asked_is_kept(
     monkeypatch: pytest.MonkeyPatch,
@@ -321,7 +354,7 @@ async def test_a_node_without_pyarrow_says_how_it_could_write_arrow(
 ) -> None:
     monkeypatch.setattr(record_formats, "find_spec", lambda name: None)
     port = free_port_base(1)
-    server = HttpServer(RecordsApi(cast(Gateway, None)).routes(), open_to_all())
+    server = HttpServer(RecordsApi(cast(Gateway, None), wall_clock).routes(), open_to_all())
     await server.start("127.0.0.1", port)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:

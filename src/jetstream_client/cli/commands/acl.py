@@ -103,7 +103,7 @@ def list_rules(
     with cli.client() as client:
         rules = client.list_acls(principal)
     columns = ("ID", "PRINCIPAL", "RULE", "OPERATIONS", "STREAM", "SUBJECT", "CURSOR")
-    cli.table(columns, rules, _cells, dataclasses.asdict)
+    cli.table(columns, rules, _cells, dataclasses.asdict, "no rules")
 
 
 @app.command()

@@ -15,6 +15,7 @@ from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import printable
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, each_of, streams_in
+from jetstream_client.cli.units import records_text
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import bucket, parquet
 from jetstream_client.migration.backup import FolderBackup, back_up, describe_with_end
@@ -191,7 +192,7 @@ def _restore(
         _note_interrupted(from_)
         stream, digest = restore_stream(client, from_, name, progress_bar, **changed)
     row = {"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()}
-    text = f"restored {stream.name}: {digest.count} records, digest {digest.hexdigest()}"
+    text = f"restored {stream.name}: {records_text(digest.count)}, digest {digest.hexdigest()}"
     cli.answer(row, text)
 
 
@@ -220,7 +221,7 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
 
 def _text(manifest: Manifest) -> str:
     digest = f"digest {manifest.digest}" if manifest.digest else "encrypted, without a digest"
-    return f"{manifest.records} records of {manifest.name}{_offsets(manifest)}, {digest},"
+    return f"{records_text(manifest.records)} of {manifest.name}{_offsets(manifest)}, {digest},"
 
 
 def _offsets(manifest: Manifest) -> str:

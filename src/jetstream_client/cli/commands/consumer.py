@@ -206,7 +206,7 @@ def _draw_list(consumers: Sequence[ConsumerDescription]) -> None:
         "OLDEST",
         "STATE",
     )
-    print_table(columns, [_cells(consumer) for consumer in consumers])
+    print_table(columns, [_cells(consumer) for consumer in consumers], "no consumers")
 
 
 def _cells(consumer: ConsumerDescription) -> tuple[object, ...]:

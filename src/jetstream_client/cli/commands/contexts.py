@@ -106,7 +106,7 @@ def list_(context: typer.Context, json: options.Json = False) -> None:
         ("*" if name == file.current else "", name, each.servers, "yes" if each.tls else "no")
         for name, each in sorted(file.contexts.items())
     ]
-    print_table(("", "NAME", "SERVERS", "TLS"), rows)
+    print_table(("", "NAME", "SERVERS", "TLS"), rows, "no contexts")
 
 
 @app.command()

@@ -142,7 +142,7 @@ def _draw_json(cursor: CursorDescription) -> None:
 def _draw_list(cursors: Sequence[CursorDescription]) -> None:
     columns = ("CURSOR", "STREAM", "OFFSET", "LAG", "BEHIND", "COMMITTED", "STATE")
     now = datetime.now(UTC)
-    print_table(columns, [_cells(cursor, now) for cursor in cursors])
+    print_table(columns, [_cells(cursor, now) for cursor in cursors], "no cursors")
 
 
 def _cells(cursor: CursorDescription, now: datetime) -> tuple[object, ...]:

@@ -70,6 +70,7 @@ def list_(
             islice((letter for letter in found if process in ("", letter.process)), max_),
             _cells,
             _row,
+            "no dead letters",
         )
 
 

@@ -12,6 +12,7 @@ import typer
 from jetstream_client.cli import options
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_table, printable, stream_row
+from jetstream_client.cli.units import records_text
 from jetstream_client.values.types import ReplicaState, Stream, UncleanElection
 
 
@@ -95,8 +96,7 @@ def _cells(replica: ReplicaState) -> tuple[object, ...]:
 def _costs(plan: UncleanElection, chosen: int) -> Iterator[str]:
     lost = plan.records_lost_max
     if lost:
-        records = "record" if lost == 1 else "records"
-        yield f"at most {lost} {records} that another replica holds and node {chosen} does not"
+        yield f"at most {records_text(lost)} that another replica holds and node {chosen} does not"
     if plan.unheard:
         nodes = " and ".join(f"node {node}" for node in plan.unheard)
         yield (

@@ -193,16 +193,19 @@ class _Wanted:
                 rest = replace(self, start=messages.next_offset, count_max=missing)
                 rest.print_from(client, write)
             return
+        stop = self.stop
+        if isinstance(stop, int) and not self.follow:
+            stop = min(stop, client.offset_at(self.stream, "latest"))
         with client.consume(
             self.stream,
             self.start,
-            stop=self.stop,
+            stop=stop,
             read_from=self.read_from,
             filter=self.filter,
             key=self.key,
             reverse=self.reverse,
             # Committed records come at once, or something is wrong.
-            patience=client.config.timeout if ends_at_once else None,
+            patience=None if self.follow else client.config.timeout,
         ) as consumer:
             left = self.count_max
             for messages in self._batches_of(consumer):

@@ -166,7 +166,7 @@ def _draw_json_lines(groups: Sequence[_Listed]) -> None:
 
 def _draw_list(groups: Sequence[_Listed]) -> None:
     columns = ("GROUP", "SOURCE", "GENERATION", "MEMBERS", "STREAMS", "LAG", "STATE")
-    print_table(columns, [_cells(*each) for each in groups])
+    print_table(columns, [_cells(*each) for each in groups], "no consumer groups")
 
 
 def _cells(group: ConsumerGroup, lag: int | None) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from jetstream_client.cli.exits import UsageError, end_with_the_reader
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.progress import progress_bar
+from jetstream_client.cli.units import records_text
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import importing, json_lines, kafka, parquet
 from jetstream_client.migration.file_records import Defaults
@@ -103,9 +104,9 @@ def import_(
     settings: dict[str, Any] = {"replicas": replicas}
     login = cli.config.nats_options
     with interrupts.interrupted_once(), cli.client() as client:
-        if from_jetstream:
+        if from_jetstream is not None:
             done = [_from_jetstream(client, name, from_jetstream, nats, login, subject, settings)]
-        elif from_kafka:
+        elif from_kafka is not None:
             if subject is None:
                 raise InvalidRequestError("name the subject of the new streams: --subject")
             done = _from_kafka(client, name, from_kafka, kafka_servers, subject, settings)
@@ -113,8 +114,7 @@ def import_(
             assert from_ is not None
             done = [_from_file(client, name, from_, subject, settings)]
     for row in done:
-        text = f"imported {row['stream']}: {row['records']} records, digest {row['digest']}"
-        cli.answer(row, text)
+        cli.answer(row, f"imported {_text(row)}")
 
 
 @common_options(patience=True, nats=True)
@@ -163,8 +163,11 @@ def mirror(
             client, name, from_jetstream, nats, login, subject, settings,
             waits=wait or options.on_terminal(),
         )  # fmt: skip
-    text = f"cut over to {row['stream']}: {row['records']} records, digest {row['digest']}"
-    cli.answer(row, text)
+    cli.answer(row, f"cut over to {_text(row)}")
+
+
+def _text(row: dict[str, Any]) -> str:
+    return f"{row['stream']}: {records_text(row['records'])}, digest {row['digest']}"
 
 
 def _source(client: Client, name: str, nats: str | None, login: NatsOptions) -> NatsStream:
@@ -388,8 +391,8 @@ def _check_complete(client: Client, stream: str, end: int) -> None:
 def _row(made: importing.Imported) -> dict[str, Any]:
     if made.removed:
         print(
-            f"note: {made.stream.name} also holds {made.removed} records that were copied before, "
-            "and that the source has removed since",
+            f"note: {made.stream.name} also holds {records_text(made.removed)} copied before, that "
+            "the source has removed since",
             file=sys.stderr,
         )
     return {"stream": made.stream.name, "records": made.count, "digest": made.digest}

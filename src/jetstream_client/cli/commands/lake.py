@@ -14,7 +14,7 @@ from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import printable
 from jetstream_client.cli.progress import progress_bar
-from jetstream_client.cli.units import age_text
+from jetstream_client.cli.units import age_text, records_text
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.restore import begin_restoring, listen
 from jetstream_client.values.types import StreamLake
@@ -50,6 +50,7 @@ def status(cli: Invocation, stream: Named = None) -> None:
             printable(each[1].problem) or "-",
         ),
         lambda each: _row(*each),
+        "no stream with a lake",
     )  # fmt: skip
 
 
@@ -112,7 +113,11 @@ def verify(cli: Invocation, stream: options.StreamName) -> None:
         found = client.describe_lake(stream)
         checked, problem = _read(client, stream, found)
     row = {"stream": stream, "records": checked, "problem": problem}
-    cli.answer(row, printable(problem) or f"{checked} records of {printable(stream)} are well")
+    cli.answer(
+        row,
+        printable(problem)
+        or f"{records_text(checked)} of {printable(stream)} {'is' if checked == 1 else 'are'} well",
+    )
     if problem:
         raise typer.Exit(Exit.DAMAGED)
 
@@ -150,6 +155,7 @@ def sweep(
             "stream": row[0], "object": row[1].name, "wait": row[1].wait,
             "deleted": not (row[1].wait or dry_run),
         },
+        "nothing to delete",
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from jetstream_client.cli import options
 from jetstream_client.cli.exits import UsageError
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_table, printable
+from jetstream_client.cli.units import records_text
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.schema_files import following, from_file
 from jetstream_client.reading.schema_sources import Inference
@@ -141,6 +142,7 @@ def history(cli: Invocation, stream: options.StreamName) -> None:
         list(enumerate(found.versions, first)),
         lambda each: (each[0], shown(each[1])),
         lambda each: _row(stream, *each),
+        "no schema",
     )
 
 
@@ -203,7 +205,7 @@ def check(
             for error, (first, count) in reasons.items()
         ]})  # fmt: skip
         return
-    print("1 record fits" if fitting == 1 else f"{fitting} records fit")
+    print(f"{records_text(fitting)} fit{'s' if fitting == 1 else ''}")
     if reasons:
         rows = [(error, count, first) for error, (first, count) in reasons.items()]
         print_table(("DOES NOT FIT", "RECORDS", "FIRST OFFSET"), rows)

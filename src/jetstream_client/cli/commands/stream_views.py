@@ -94,7 +94,7 @@ def _draw_list(streams: Sequence[StreamDescription]) -> None:
     if any(stream.lake or stream.lake_end_offset for stream in streams):
         columns += ("IN LAKE",)
         cells = [(*row, _lake_text(stream)) for row, stream in zip(cells, streams, strict=True)]
-    print_table(columns, cells)
+    print_table(columns, cells, "no streams")
 
 
 def _lake_text(stream: Stream) -> str:

@@ -50,7 +50,8 @@ def list_tokens(cli: Invocation) -> None:
     """
     with cli.client() as client:
         tokens = client.list_tokens()
-    cli.table(("ID", "PRINCIPAL", "CREATED", "EXPIRES"), tokens, _cells, dataclasses.asdict)
+    columns = ("ID", "PRINCIPAL", "CREATED", "EXPIRES")
+    cli.table(columns, tokens, _cells, dataclasses.asdict, "no tokens")
 
 
 @app.command()

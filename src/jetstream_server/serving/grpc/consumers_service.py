@@ -146,7 +146,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
     ) -> pb.DeleteConsumerResponse:
         replica = await self._led(request.stream)
         self._check_commit(call, replica, request.name)
-        consumer = self._find(replica, request.name)
+        consumer = self._find(replica, request.name, request.created_us)
         await self._consumers.delete(consumer)
         return pb.DeleteConsumerResponse()
 

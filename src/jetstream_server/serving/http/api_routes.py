@@ -20,7 +20,7 @@ from jetstream_server.serving.http.streams import StreamsApi
 def api_routes(gateway: Gateway) -> list[Route]:
     for_everybody = [
         *StreamsApi(gateway).routes(),
-        *RecordsApi(gateway).routes(),
+        *RecordsApi(gateway, wall_clock).routes(),
         *CursorsApi(gateway, wall_clock).routes(),
     ]
     return [

@@ -15,6 +15,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, cursors_pb2
+from jetstream_protocol.types import WallUs
 from jetstream_server.clocks import WallClock
 from jetstream_server.serving.http.cursor_listing import (
     CursorListing,
@@ -36,7 +37,10 @@ _STREAM = Parameter("stream", "Only those in this stream.", TEXT, "orders")
 _NAME = Parameter("name", "Only those of this name.", TEXT, "billing")
 _MATCH = Parameter("match", "Only those whose name or stream has this in it.", TEXT, "bill")
 _FIELDS = tuple(POSITION["properties"])
-_SAY = 'say "offset" (the next record to read), or "to": "earliest", "latest", "-10" or a time'
+_SAY = (
+    'say "offset" (the next record to read), or "to": "earliest", "latest", "-10", "1h" (ago) or '
+    "a time"
+)
 
 
 class CursorsApi:
@@ -44,6 +48,7 @@ class CursorsApi:
 
     def __init__(self, gateway: Gateway, wall_clock: WallClock) -> None:
         self._gateway = gateway
+        self._wall_clock = wall_clock
         self._listing = CursorListing(gateway, wall_clock)
         self._starts = StartOffsets(gateway)
 
@@ -143,7 +148,7 @@ class CursorsApi:
     async def _set(self, request: web.Request) -> web.Response:
         """Answers once the position is committed."""
         ref, who = ref_of(request.match_info["stream"]), sender_of(request)
-        commit, place = _commit_of(await body_of(request))
+        commit, place = _commit_of(await body_of(request), self._wall_clock())
         if place is not None:
             asked = pb.DescribeStreamRequest(stream=ref, registry_only=True)
             known = await self._gateway.call("Streams", "DescribeStream", asked, who)
@@ -169,7 +174,7 @@ class CursorsApi:
 
 
 def _commit_of(
-    body: dict[str, Any],
+    body: dict[str, Any], now_us: WallUs
 ) -> tuple[cursors_pb2.CommitCursorsRequest.Commit, Place | None]:
     """The commit without name and stream; and where to, if the body does not say it as an offset.
     Raises InvalidRequestError."""
@@ -185,7 +190,7 @@ def _commit_of(
         commit = ParseDict(body, cursors_pb2.CommitCursorsRequest.Commit())
     except (ParseError, ValueError) as error:
         raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
-    return commit, None if to is None else Place.of("to", to)
+    return commit, None if to is None else Place.of("to", to, now_us)
 
 
 def _described(cursor: cursors_pb2.Cursor, lag: Lag | None) -> dict[str, Any]:

@@ -86,7 +86,10 @@ def flag(request: web.Request, name: str, default: bool) -> bool:
 
 
 def check_parameters(request: web.Request, known: Collection[str]) -> None:
-    """Raises InvalidRequestError for another one."""
+    """Raises InvalidRequestError for another one, and for one that is given twice."""
+    twice = next((name for name in request.query if len(request.query.getall(name)) > 1), None)
+    if twice is not None:
+        raise InvalidRequestError(f"parameter {twice[:50]!r} is given twice")
     unknown = sorted(set(request.query) - set(known))
     if unknown:
         there = f"there are {', '.join(known)}" if known else "there are none"

@@ -149,8 +149,8 @@ POSITION: Schema = {
         "offset": described(whole(), "The next record to read, as it is."),
         "to": described(
             TEXT,
-            "A place that the stream must hold: earliest, latest, an offset, -10 (the last ten) or "
-            "a time like 2026-01-31T12:00:00Z",
+            "A place that the stream must hold: earliest, latest, an offset, -10 (the last ten), "
+            "1h (ago) or a time like 2026-01-31T12:00:00Z",
         ),
         "last_epoch": described(INTEGER, "Leader epoch of the record before it."),
         "owner": described({"type": "string", "maxLength": 64}, "Who reads. Without: set by hand."),

@@ -24,6 +24,8 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.record_filter import RecordFilter
 from jetstream_protocol.subjects import check_literal, is_pattern
+from jetstream_protocol.types import WallUs
+from jetstream_server.clocks import WallClock
 from jetstream_server.serving.http.answer_room import ROOM, claim
 from jetstream_server.serving.http.gateway import CALL_SECONDS, Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
@@ -119,13 +121,13 @@ class _Query:
     bytes_max: int | None
 
     @classmethod
-    def of(cls, request: web.Request, form: Format) -> _Query:
+    def of(cls, request: web.Request, form: Format, now_us: WallUs) -> _Query:
         """Raises InvalidRequestError."""
         resumed = request.headers.get("Last-Event-ID", "")
         if resumed and form.follows:
             start = Place(offset=0 if resumed == "-1" else integer("Last-Event-ID", resumed) + 1)
         else:
-            start = Place.of("from", request.query.get("from", "earliest"))
+            start = Place.of("from", request.query.get("from", "earliest"), now_us)
         subject, key = request.query.get("filter", ""), request.query.get("key")
         limit = number(request, "limit", ALL, least=1)
         bytes_max = optional(request, "bytes_max")
@@ -146,8 +148,9 @@ class _Query:
 class RecordsApi:
     """gRPC checks the caller's rights."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, wall_clock: WallClock) -> None:
         self._gateway = gateway
+        self._wall_clock = wall_clock
         self._starts = StartOffsets(gateway)
 
     def routes(self) -> list[Route]:
@@ -179,7 +182,7 @@ class RecordsApi:
                 "this node cannot write Arrow: install jetstream-log[arrow] on it, or ask for "
                 "another format"
             )
-        query = _Query.of(request, form)
+        query = _Query.of(request, form, self._wall_clock())
         stream, sender = ref_of(request.match_info["stream"]), sender_of(request)
         start = query.start
         offset = start.offset

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import web, web_response
 
-from jetstream_protocol.errors import CODES, JetstreamError, UnauthenticatedError
+from jetstream_protocol.errors import (
+    CODES,
+    InvalidRequestError,
+    JetstreamError,
+    MessageTooLargeError,
+    NotFoundError,
+    UnauthenticatedError,
+)
 from jetstream_server.background import run_in_background
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.acceptor import accept_each
@@ -100,7 +107,7 @@ class HttpServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError when the address cannot be used."""
-        application = web.Application(client_max_size=_BODY_BYTES_MAX)
+        application = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[_in_json])
         application[ROOM] = AnswerRoom()
         application.on_response_prepare.append(self._finish_headers)
         for route in self._routes:
@@ -251,6 +258,32 @@ class HttpServer:
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
         response.headers.pop("Server", None)
         self._cors.tell(request, response)
+
+
+@web.middleware
+async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What aiohttp refuses by itself is told to programs like every other error."""
+    try:
+        return await handler(request)
+    except web.HTTPException as refused:
+        if not request.path.startswith(API_PREFIXES):
+            raise
+        response = error_response(_refusal(request, refused), status=refused.status)
+        if "Allow" in refused.headers:
+            response.headers["Allow"] = refused.headers["Allow"]
+        return response
+
+
+def _refusal(request: web.Request, refused: web.HTTPException) -> JetstreamError:
+    path = request.path[:100]
+    if isinstance(refused, web.HTTPNotFound):
+        return NotFoundError(f"there is no path {path!r}: see {V1}openapi.json")
+    if isinstance(refused, web.HTTPMethodNotAllowed):
+        there = ", ".join(sorted(refused.allowed_methods))
+        return InvalidRequestError(f"{path!r} takes {there}, not {refused.method[:20]}")
+    if isinstance(refused, web.HTTPRequestEntityTooLarge):
+        return MessageTooLargeError(f"a body has at most {_BODY_BYTES_MAX} bytes here")
+    return InvalidRequestError(refused.reason)
 
 
 def error_response(error: JetstreamError, status: int | None = None) -> web.Response:

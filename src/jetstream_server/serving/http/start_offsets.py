@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from jetstream_protocol.durations import seconds_in
 from jetstream_protocol.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
@@ -16,12 +17,17 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.times import to_timestamp_us
+from jetstream_protocol.types import WallUs
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender
 
-PLACES = "earliest, latest, an offset, -10 (the last ten) or a time like 2026-01-31T12:00:00Z"
+PLACES = (
+    "earliest, latest, an offset, -10 (the last ten), 1h (ago) or a time like 2026-01-31T12:00:00Z"
+)
 ALL = 10**18
 """More records than any stream has."""
+_AGO_SECONDS_MAX = 1e12
+"""More would be beyond any timestamp."""
 _NUMBER = re.compile(r"(-?)(\d{1,18})", re.ASCII)
 _Query = pb.ListOffsetsRequest.Query
 
@@ -35,8 +41,9 @@ class Place:
     last: int = 0
 
     @classmethod
-    def of(cls, name: str, text: str) -> Place:
-        """Parse the parameter of that name. Raises InvalidRequestError."""
+    def of(cls, name: str, text: str, now_us: WallUs) -> Place:
+        """Parse the parameter of that name. now_us: to count back from. Raises
+        InvalidRequestError."""
         if text == "earliest":
             return cls(last=ALL)
         if text == "latest":
@@ -45,6 +52,9 @@ class Place:
         if number:
             found = int(number[2])
             return cls(last=found) if number[1] else cls(offset=found)
+        seconds = seconds_in(text)
+        if seconds is not None and seconds < _AGO_SECONDS_MAX:
+            return cls(timestamp_us=now_us - round(seconds * 1_000_000))
         try:
             moment = datetime.fromisoformat(text)
         except ValueError as error:
