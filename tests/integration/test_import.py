@@ -462,7 +462,7 @@ def test_a_file_of_another_system_needs_only_values(
     assert "3 records" in jetstream(server, *arguments, "other")
     assert len(read(client, "other")) == 4
     file.write_text(lines[0] + "\n")
-    assert "1 records" in jetstream(server, *arguments, "other"), "its begin is the file's"
+    assert ": 1 record," in jetstream(server, *arguments, "other"), "its begin is the file's"
     for text in (lines[1], "", lines[0] + "\n" * 2 + '{"value": "another"}'):
         file.write_text(text)
         assert "exists already" in jetstream(server, *arguments, "other", code=1)

@@ -17,6 +17,7 @@ from jetstream_client.values.consumers import ConsumerDescription
 from jetstream_client.values.durations import to_us
 from jetstream_client.values.positions import Position
 from jetstream_client.values.settings import Seconds
+from jetstream_client.values.text import check_text
 from jetstream_client.values.types import StreamLike
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, NotFoundError
 from jetstream_protocol.generated import common_pb2
@@ -29,6 +30,7 @@ _LEADER_SECONDS: Final = 10.0
 _LOOKING_SHARE: Final = 0.25
 """Of the client's timeout, to look for the leader."""
 _MS_MAX: Final = 2**32 - 1
+_NAME: Final = "the consumer's name"
 
 
 class Consumers:
@@ -126,7 +128,6 @@ class AsyncConsumers(AsyncMethods):
         Raises PreconditionFailedError if the consumer that there is has other filters, pushes, or
         acknowledges otherwise; QuotaExceededError.
         """
-        calls = self._calls
         request = create_request(
             wire.to_ref(stream),
             name,
@@ -140,10 +141,11 @@ class AsyncConsumers(AsyncMethods):
         )
         if start != "earliest":
             request.start_offset = await self.offset_at(stream, start)
-        return await create(calls, request)
+        return await create(self._calls, request)
 
     async def describe_consumer(self, stream: StreamLike, name: str) -> ConsumerDescription:
         """Describe a consumer of a stream. Raises NotFoundError if there is none of the name."""
+        check_text(_NAME, name)
         answer: pb.ConsumerDescription = await self._calls.call(
             pb.DescribeConsumerRequest(stream=wire.to_ref(stream), name=name),
             what=f"describing consumer {name!r}",
@@ -204,6 +206,7 @@ class AsyncConsumers(AsyncMethods):
         return await self._paused(stream, name, 0)
 
     async def _paused(self, stream: StreamLike, name: str, until_us: int) -> ConsumerDescription:
+        check_text(_NAME, name)
         answer: pb.ConsumerDescription = await self._calls.call(
             pb.PauseConsumerRequest(stream=wire.to_ref(stream), name=name, until_us=until_us),
             what=f"pausing consumer {name!r}",
@@ -234,6 +237,10 @@ def create_request(
         if number is not None and not 0 <= number < 2**31:
             raise InvalidRequestError(f"{label} must not be negative")
     filters = [filter] if isinstance(filter, str) else list(filter)
+    texts = {_NAME: name, "the dead letters' subject": dead_letter, "the description": description}
+    for what, text in (*texts.items(), *(("the filter", each) for each in filters)):
+        if text is not None:
+            check_text(what, text)
     return pb.CreateConsumerRequest(
         stream=stream,
         name=name,
