@@ -268,13 +268,13 @@ async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse
     except web.HTTPException as refused:
         if not request.path.startswith(API_PREFIXES):
             raise
-        response = error_response(_refusal(request, refused), status=refused.status)
+        response = error_response(_refused_error(request, refused), status=refused.status)
         if "Allow" in refused.headers:
             response.headers["Allow"] = refused.headers["Allow"]
         return response
 
 
-def _refusal(request: web.Request, refused: web.HTTPException) -> JetstreamError:
+def _refused_error(request: web.Request, refused: web.HTTPException) -> JetstreamError:
     path = request.path[:100]
     if isinstance(refused, web.HTTPNotFound):
         return NotFoundError(f"there is no path {path!r}: see {V1}openapi.json")
