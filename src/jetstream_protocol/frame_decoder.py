@@ -19,7 +19,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.frames import PREFIX_BYTES, TAILED, Prefix, decode_prefix
+from jetstream_protocol.frames import PREFIX_BYTES, TAILED, prefix_fields
 
 IN_PLACE_BYTES = 16 * 1024
 """A tail that still lacks more bytes than this is received into its own buffer. Copying fewer bytes
@@ -42,9 +42,12 @@ class Frame(NamedTuple):
 
 class FrameDecoder:
     """See the module. `next` raises InvalidRequestError for bytes that violate the protocol; the
-    decoder cannot be used afterwards."""
+    decoder cannot be used afterwards. is_empty: every received byte belongs to a frame that was
+    taken."""
 
-    __slots__ = ("_at", "_bytes_max", "_filled", "_head", "_held", "_prefix", "_tail", "wanted")
+    __slots__ = (
+        "_at", "_bytes_max", "_filled", "_head", "_held", "_prefix", "_tail", "is_empty", "wanted",
+    )  # fmt: skip
 
     def __init__(self, frame_bytes_max: int, wanted: Container[int] | None = None) -> None:
         self.wanted = wanted
@@ -52,10 +55,11 @@ class FrameDecoder:
         self._bytes_max = frame_bytes_max
         self._held = b""
         self._at = 0  # what lies before it in `_held` has been taken
-        self._prefix: Prefix | None = None  # of the frame that is being received
+        self._prefix: tuple[int, int, int, int] | None = None  # of the frame that is being received
         self._head = b""
         self._tail: bytearray | None = None  # of the same, `_filled` so far
         self._filled = 0
+        self.is_empty = True
 
     @property
     def missing(self) -> int:
@@ -66,11 +70,6 @@ class FrameDecoder:
     def held(self) -> int:
         """How many bytes were fed and not taken yet."""
         return len(self._held) - self._at
-
-    @property
-    def is_between_frames(self) -> bool:
-        """Whether every received byte belongs to a frame that was taken."""
-        return self._prefix is None and self._at == len(self._held)
 
     def room(self) -> memoryview | None:
         """The memory for the next bytes; None: pass them to `feed`."""
@@ -86,6 +85,7 @@ class FrameDecoder:
         """Take the next bytes. Call it only while `room` returns None."""
         self._held = self._held[self._at :] + data if self._at < len(self._held) else data
         self._at = 0
+        self.is_empty = self.is_empty and not data
 
     def next(self) -> Frame | None:
         """Take the next frame; None: it is not complete yet. Raises InvalidRequestError."""
@@ -99,7 +99,7 @@ class FrameDecoder:
             if self._filled < tail_length:
                 return None
             frame = Frame(kind, correlation, self._head, self._tail)
-            self._tail = None
+            self._tail, self.is_empty = None, True
         else:
             start = self._at
             middle = start + head_length
@@ -108,21 +108,23 @@ class FrameDecoder:
                 if lacking > IN_PLACE_BYTES and lacking <= tail_length:
                     self._begin_tail(middle, tail_length)
                 return None
-            self._at = middle + tail_length
-            tail = self._held[middle : self._at] if tail_length else b""
+            self._at = end = middle + tail_length
+            tail = self._held[middle:end] if tail_length else b""
+            self.is_empty = end == len(self._held)
             frame = Frame(kind, correlation, self._held[start:middle], tail)
         self._prefix = None
         return frame
 
-    def _begun(self) -> Prefix:
+    def _begun(self) -> tuple[int, int, int, int]:
         """Take the prefix of the next frame, and check it before more bytes of the frame are
         awaited."""
-        prefix = decode_prefix(self._held, self._bytes_max, self._at)
+        prefix = prefix_fields(self._held, self._bytes_max, self._at)
+        kind, _, _, tail_length = prefix
         self._at += PREFIX_BYTES
-        if self.wanted is not None and prefix.kind not in self.wanted:
-            raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
-        if prefix.tail_length and prefix.kind not in TAILED:
-            raise InvalidRequestError(f"a frame of kind {prefix.kind} with a tail")
+        if self.wanted is not None and kind not in self.wanted:
+            raise InvalidRequestError(f"unexpected frame of kind {kind}")
+        if tail_length and kind not in TAILED:
+            raise InvalidRequestError(f"a frame of kind {kind} with a tail")
         return prefix
 
     def _begin_tail(self, middle: int, length: int) -> None:

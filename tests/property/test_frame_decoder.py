@@ -30,7 +30,7 @@ def test_frames_come_out_as_they_went_in(
     decoder = FrameDecoder(RESPONSE_BYTES_MAX)
     found = feed(decoder, data, *steps)
     assert [(f.kind, f.correlation, f.head, bytes(f.tail)) for f in found] == sent
-    assert decoder.is_between_frames
+    assert decoder.is_empty
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))

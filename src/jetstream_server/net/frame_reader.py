@@ -143,14 +143,15 @@ class FrameReader:
         """Read what is there. A short read has emptied the socket: no second one is made only to
         find nothing."""
         decoder, ends = self._decoder, time.monotonic() + TURN_SECONDS
-        if decoder.held and self._handler is not None and not self._hand_out(self._handler, ends):
+        handler = None if decoder.is_empty else self._handler
+        if handler is not None and not self._hand_out(handler, ends):
             self._go_on_soon()
             return
         for _ in range(TURN_BYTES // READ_BYTES):
             if self._handler is None and decoder.held >= READ_BYTES:
                 self._unregister()  # `_wait` registers it again.
                 return
-            if self._paused or not self._has_room():
+            if self._paused or not (decoder.is_empty or self._has_room()):
                 return
             try:
                 has_emptied = self._receive()
@@ -163,7 +164,8 @@ class FrameReader:
             elif self._woken is not None and not self._woken.done():
                 self._woken.set_result(None)
             if has_emptied:
-                self._look_later()
+                if self._looking is None:
+                    self._look_later()
                 self._await_more()
                 return
         self._go_on_soon()
@@ -171,14 +173,13 @@ class FrameReader:
     def _await_more(self) -> None:
         if not self._registered:
             self._register()
-        if self._handler is not None:
+        if self._handler is not None and not (self._decoder.is_empty and self._stall_timer is None):
             self._watch_stall()
 
     def _look_later(self) -> None:
         """Read once more in a while. After a reset uvloop calls once, and not again: if the call
         took the bytes before the reset, nothing else would tell it."""
-        if self._looking is None:
-            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
         self._looking = None
@@ -257,7 +258,9 @@ class FrameReader:
     def _hand_out(self, handler: FrameHandler, ends: float) -> bool:
         """Pass on complete frames. Returns whether all were passed on before `ends`, or no task
         wants more."""
-        while not self._paused and (frame := self._next()) is not None:
+        decoder = self._decoder
+        while not self._paused and (frame := decoder.next()) is not None:
+            self._frames += 1
             wants_no_more = handler(frame) is True
             if self._taken:
                 self._give_back()
@@ -265,6 +268,8 @@ class FrameReader:
                 self._handler = None
                 if self._woken is not None and not self._woken.done():
                     self._woken.set_result(None)
+                return True
+            if decoder.is_empty:
                 return True
             if time.monotonic() >= ends:
                 return False
@@ -281,7 +286,7 @@ class FrameReader:
 
     def _watch_stall(self) -> None:
         """Keep a timer running exactly while a frame is incomplete."""
-        if self._decoder.is_between_frames:
+        if self._decoder.is_empty:
             if self._stall_timer is not None:
                 self._stall_timer.cancel()
                 self._stall_timer = None
