@@ -537,6 +537,20 @@ def test_the_next_read_is_smaller_after_a_long_step_and_larger_for_many_subscrip
     )
 
 
+def test_what_is_usual_needs_no_other_size_of_the_next_read() -> None:
+    sizes = (READ_BYTES_MIN, READ_BYTES_MAX, 2 * READ_BYTES_MAX, READ_BYTES_OF_MANY_MAX)
+    longest = (0.0, TURN_SECONDS / 4, TURN_SECONDS / 2, TURN_SECONDS, 3 * TURN_SECONDS)
+    loads = [
+        Load(is_full, events, 1_300, seconds)
+        for is_full in (False, True)
+        for events in (1, 1_000)
+        for seconds in longest
+    ]
+    usual = [(load, size) for load in loads for size in sizes if load.is_usual(size)]
+    assert Load(False, 1, 1, 0.0).is_usual(READ_BYTES_MAX)
+    assert all(load.read_bytes(size) == size for load, size in usual)
+
+
 @on_loop
 async def test_a_flood_on_many_subjects_is_read_in_larger_and_larger_pieces() -> None:
     events = replace(Owner().events(), delivered=lambda delivery: None)

@@ -238,19 +238,17 @@ class NatsConnection:
         Without a server they are kept for the next one. Returns False if they were dropped and
         counted because too much waits already (`write_buffer_size`).
         """
-        link = self._link
-        if link is not None and not link.takes_writes:
-            link = None  # It has ended; what it received before is still being delivered.
-        limit = HELD_BYTES_MAX if link is None else WRITE_BYTES_MAX
-        if self.write_buffer_size + len(data) > limit:
+        link, length, waiting = self._link, len(data), self._held_bytes + len(data)
+        unsent = -1 if link is None else link.unsent()  # Negative, too, if it has just ended.
+        if waiting + max(unsent, 0) > (HELD_BYTES_MAX if unsent < 0 else WRITE_BYTES_MAX):
             self._counts["writes_refused"] += 1
             return False
-        self._counts["bytes_written"] += len(data)
-        if link is not None:
+        self._counts["bytes_written"] += length
+        if link is not None and unsent >= 0:
             link.write(data)
         else:
             self._held.append(data)
-            self._held_bytes += len(data)
+            self._held_bytes = waiting
         return True
 
     @property

@@ -31,6 +31,7 @@ from typing import Any, Final, cast
 from jetstream_protocol.errors import JetstreamError, UnauthenticatedError, UnavailableError
 from jetstream_server.ingest.nats.handshake import LinkOptions, upgrades_to_tls
 from jetstream_server.ingest.nats.parser import (
+    CONTROL_EVENTS,
     ControlEvent,
     Info,
     NatsProtocolError,
@@ -99,6 +100,10 @@ class Load:
     messages: int = 0
     longest: float = 0.0
 
+    def is_usual(self, before: int) -> bool:
+        """Whether `read_bytes` would be the same as before, as after every short read."""
+        return not self.is_full and before == READ_BYTES_MAX and self.longest < TURN_SECONDS / 2
+
     def read_bytes(self, before: int) -> int:
         """How much to read next. before: what this read might take."""
         brings_each_little = (
@@ -127,6 +132,7 @@ class NatsLink(asyncio.BufferedProtocol):
         self.pongs_received = 0
         self._events = events
         self._options = options
+        self._seconds = options.seconds
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()
         self.lame_duck: asyncio.Future[None] = self._loop.create_future()
@@ -215,16 +221,21 @@ class NatsLink(asyncio.BufferedProtocol):
 
     def write(self, data: bytes) -> None:
         """Send whole protocol lines. They are dropped if the connection has ended."""
-        self._outgoing.append(data)
-        self._outgoing_bytes += len(data)
-        if not self._gathering:
-            self._write_out()
-            self._gathering = True
+        if self._gathering:
+            self._outgoing.append(data)
+            self._outgoing_bytes += len(data)
+            return
+        self._gathering = True
+        if not self._turn_ends:  # Otherwise the end of the turn is the end of the tick.
             self._loop.call_soon(self._end_of_tick)
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.write(data)
 
     def _end_of_tick(self) -> None:
         self._gathering = False
-        self._write_out()
+        if self._outgoing:
+            self._write_out()
 
     def _write_out(self) -> None:
         data = b"".join(self._outgoing)
@@ -239,6 +250,13 @@ class NatsLink(asyncio.BufferedProtocol):
         """Bytes the kernel has not taken yet."""
         held = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._outgoing_bytes + held
+
+    def unsent(self) -> int:
+        """`write_buffer_size`; -1 if the connection does not stand, so that writes are dropped."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return -1
+        return self._outgoing_bytes + transport.get_write_buffer_size()
 
     def ping(self) -> asyncio.Future[None]:
         """Send a PING. The result is done when the server has processed everything written before,
@@ -301,33 +319,35 @@ class NatsLink(asyncio.BufferedProtocol):
         return self._view[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
+        begun = self._seconds()
         self._heard_at = self._loop.time()
-        self._begin_turn()
+        self._begin_turn(begun)
         if not self._may_feed():
             return
         self._events.received(nbytes)
         self._pings_unanswered = 0
-        begun = self._options.seconds()
         try:
             events = self._parser.feed(bytes(self._view[:nbytes]))
         except NatsProtocolError as error:
             self.abort(f"protocol error: {error}")
             return
         self._undelivered.extend(events)
-        self._load = Load(
-            nbytes == self._read_bytes, len(events), 0, self._options.seconds() - begun
-        )
-        self._deliver()
+        load, parsed = self._load, self._seconds()
+        load.is_full, load.events, load.messages = nbytes == self._read_bytes, len(events), 0
+        load.longest = parsed - begun
+        self._deliver(parsed)
 
-    def _begin_turn(self) -> None:
+    def _begin_turn(self, now: float) -> None:
         if not self._turn_ends:
-            self._turn_ends = self._options.seconds() + TURN_SECONDS
+            self._turn_ends = now + TURN_SECONDS
             self._loop.call_soon(self._end_of_turn)
 
     def _end_of_turn(self) -> None:
         self._turn_ends = 0.0
+        if self._gathering:
+            self._end_of_tick()
         if self._undelivered:
-            self._begin_turn()
+            self._begin_turn(self._seconds())
             if self._may_feed():
                 self._deliver_or_end()
         elif self._has_ended:
@@ -342,7 +362,7 @@ class NatsLink(asyncio.BufferedProtocol):
     def _deliver_or_end(self) -> None:
         """In a later turn. In the first one, asyncio closes the connection if a delivery fails."""
         try:
-            self._deliver()
+            self._deliver(self._seconds())
         except Exception as error:  # noqa: BLE001  reported to the loop, and ends the link
             self._why_ended = self._why_ended or f"{type(error).__name__}: {error}"
             context = {"message": "a delivery failed", "exception": error, "protocol": self}
@@ -357,16 +377,15 @@ class NatsLink(asyncio.BufferedProtocol):
         self._undelivered.clear()
         return False
 
-    def _deliver(self) -> None:
+    def _deliver(self, begun: float) -> None:
         """Until the turn ends. Before the login all at once: nothing of then is left for later."""
-        load, undelivered, seconds = self._load, self._undelivered, self._options.seconds
-        begun = seconds()
+        load, undelivered, seconds = self._load, self._undelivered, self._seconds
         while undelivered:
             if self._reason:  # The link is lost, perhaps because of the previous event.
                 undelivered.clear()
                 return
             event = undelivered.popleft()
-            if isinstance(event, ControlEvent):
+            if type(event) in CONTROL_EVENTS:
                 self._handle(event)
             elif self._accepted:
                 load.messages += len(event)
@@ -374,13 +393,14 @@ class NatsLink(asyncio.BufferedProtocol):
             elif len(event):
                 self.abort("protocol error: a message before the login")
             ended = seconds()
-            load.longest = max(load.longest, ended - begun)
+            if ended - begun > load.longest:
+                load.longest = ended - begun
             begun = ended
             if ended >= self._turn_ends:
                 self._pause()
                 if self._accepted:
                     break
-        if not undelivered:
+        if not undelivered and not load.is_usual(self._read_bytes):
             self._read_bytes = load.read_bytes(self._read_bytes)
 
     def _pause(self) -> None:

@@ -59,6 +59,7 @@ class ServerError(NamedTuple):
 
 
 ControlEvent = Info | Ping | Pong | ServerError
+CONTROL_EVENTS: Final = frozenset((Info, Ping, Pong, ServerError))
 Event = Delivery | ControlEvent
 EventT = TypeVar("EventT")
 
