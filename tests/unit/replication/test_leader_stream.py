@@ -17,7 +17,8 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_protocol.types import NodeId
+from jetstream_protocol.types import MonotonicUs, NodeId
+from jetstream_server.clocks import MonotonicClock
 from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.commands import AlterStream
@@ -33,6 +34,7 @@ from jetstream_server.replication.core.wire import (
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.leader_stream import (
     BEHIND_MAX,
+    NOTICE_US,
     REFUSED_MAX,
     LeaderStream,
 )
@@ -45,8 +47,8 @@ from tests.unit.metadata.cluster import Cluster
 FOLLOWER = 1
 
 
-def clock_us() -> int:
-    return round(asyncio.get_running_loop().time() * 1e6)
+def clock_us() -> MonotonicUs:
+    return MonotonicUs(round(asyncio.get_running_loop().time() * 1e6))
 
 
 class Follower:
@@ -133,7 +135,11 @@ class AppendsOnCommit:
 
 @asynccontextmanager
 async def followed(
-    tmp_path: Path, *, listening: bool = True, copy_bytes_per_second: int = 0
+    tmp_path: Path,
+    *,
+    listening: bool = True,
+    copy_bytes_per_second: int = 0,
+    clock: MonotonicClock = clock_us,
 ) -> AsyncIterator[Follower]:
     """A stream with two replicas, led here, and the follower on the other node."""
     node = Node(tmp_path / "streams")
@@ -153,7 +159,7 @@ async def followed(
     incarnation = node.cluster.registry.nodes[replica.stream.replicas[1]].incarnation
     session = LeaderStream(
         connection, node.replicas, follower=FOLLOWER, incarnation=incarnation,
-        copy_turns=CopyTurns(lambda: copy_bytes_per_second, clock_us), monotonic_clock=clock_us,
+        copy_turns=CopyTurns(lambda: copy_bytes_per_second, clock), monotonic_clock=clock,
         fixed_layout=_layout[0] == "fixed",
     )  # fmt: skip
     follower = Follower(node, replica, sock, connection)
@@ -182,6 +188,30 @@ async def test_records_take_a_risen_high_watermark_along(tmp_path: Path) -> None
             await follower.ask(offset)
             await eventually(lambda asked=offset: len(follower.told) > asked)  # type: ignore[misc]
         assert follower.told == [(0, [b"a"]), (1, [b"b"]), (2, [b"c"]), (3, [])]
+
+
+@on_loop
+async def test_a_notice_that_is_never_due_is_looked_for_less_and_less_often(tmp_path: Path) -> None:
+    """Until its time has come: a follower is told soon, whatever the pause has become."""
+    now_us = MonotonicUs(0)
+    looks = 0
+
+    def clock() -> MonotonicUs:
+        nonlocal looks
+        looks += 1
+        return now_us
+
+    async with followed(tmp_path, clock=clock) as follower:
+        follower.node.append(follower.replica, b"a", flush=False)
+        await follower.ask(0)
+        await eventually(lambda: follower.told == [(0, [b"a"])])
+        await follower.ask(1)
+        await eventually(lambda: follower.replica.high_watermark == 1)
+        looks = 0
+        await asyncio.sleep(0.2)
+        assert 1 <= looks <= 30, "not each millisecond"
+        now_us = MonotonicUs(NOTICE_US)
+        await eventually(lambda: follower.told[-1] == (1, []), seconds=5.0)
 
 
 @on_loop

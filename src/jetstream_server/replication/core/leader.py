@@ -272,7 +272,10 @@ class LeaderState:
         progress = self._followers.get(request.follower)
         if progress is None:
             raise InvalidRequestError(f"node {request.follower} holds no copy of this stream")
-        known = max(progress.incarnation, self._incarnation_of(request.follower))
+        node = self._nodes.get(request.follower)
+        known = progress.incarnation
+        if node is not None and node.incarnation > known:
+            known = node.incarnation
         if request.incarnation < known:
             raise FencedEpochError(
                 f"node {request.follower} is in incarnation {known}, not {request.incarnation}"
@@ -314,12 +317,12 @@ class LeaderState:
         }
 
     def _advance(self) -> bool:
-        log = self._log
-        if not self.can_commit or log.offline_reason:
+        log, config = self._log, self.stream.config
+        own = log.flushed_offset if config.flush == "group" else log.log_end_offset
+        if own <= self.high_watermark or not self.can_commit or log.offline_reason:
             return False
-        if self.must_note_epoch:
+        if self._is_unnoted and self.must_note_epoch:
             return False
-        own = log.flushed_offset if self.counts_flushed else log.log_end_offset
         high_watermark = self._held_by_all(own)
         if high_watermark <= self.high_watermark:
             return False
@@ -330,7 +333,9 @@ class LeaderState:
         """How far, up to `offset`, the positions of the others that may be in sync reach."""
         for member in self._in_sync.maximal:
             if member != self._node_id:
-                offset = min(offset, self._followers[member].position)
+                position = self._followers[member].position
+                if position < offset:
+                    offset = position
         return offset
 
     def hear(self, follower: NodeId, *, is_silent: bool) -> None:

@@ -52,6 +52,9 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 NOTICE_US = 1000
 """How long a risen high watermark waits for records that can carry it. Under load this halves the
 frames of a stream that is written one message at a time."""
+NOTICE_US_MAX = 8000
+"""The same while records come all the time and carry it: each look that finds nothing due doubles
+the pause, because it costs a turn of the loop. The first notice that is sent ends that."""
 KEEP_ALIVE_SECONDS = 0.4
 KEEP_ALIVE_TICKS = 2
 """Several times within the time after which a follower reports its leader."""
@@ -135,6 +138,7 @@ class LeaderStream(Copier):
         self._refused: list[Refused] = []
         self._has_paused = False
         self._notice_timer: asyncio.TimerHandle | None = None
+        self._notice_us = NOTICE_US
         self._loop = asyncio.get_running_loop()
         self._gathering = False
         self._taking = False
@@ -263,7 +267,7 @@ class LeaderStream(Copier):
         stream.decided = None
         if isinstance(answer, Records) and answer.slice is None:
             if answer.snapshot != stream.sent:
-                self._wait_for_records(stream_id, stream)
+                self._wait_for_records(stream_id, stream, now_us)
         else:
             stream.decided = answer
             self._ready[stream_id] = stream
@@ -468,13 +472,19 @@ class LeaderStream(Copier):
         self._send_answers()
         self._copied = -1
 
-    def _wait_for_records(self, stream_id: int, stream: _Stream) -> None:
+    def _wait_for_records(
+        self, stream_id: int, stream: _Stream, now_us: MonotonicUs | None = None
+    ) -> None:
         """Delay other news, so that records can carry it."""
         if stream_id not in self._put_off:
-            stream.notice_at_us = MonotonicUs(self._monotonic_clock() + NOTICE_US)
+            now_us = self._monotonic_clock() if now_us is None else now_us
+            stream.notice_at_us = MonotonicUs(now_us + NOTICE_US)
             self._put_off[stream_id] = stream
             if self._notice_timer is None:
-                self._notice_timer = self._loop.call_later(NOTICE_US / 1e6, self._send_notices)
+                self._look_at_notices(self._notice_us)
+
+    def _look_at_notices(self, delay_us: int) -> None:
+        self._notice_timer = self._loop.call_later(delay_us / 1e6, self._send_notices)
 
     def _send_notices(self) -> None:
         """Send news that was delayed long enough."""
@@ -482,10 +492,15 @@ class LeaderStream(Copier):
         now_us = self._monotonic_clock()
         for stream_id, stream in tuple(self._put_off.items()):
             if stream.notice_at_us > now_us:
-                delay = (stream.notice_at_us - now_us) / 1e6
-                self._notice_timer = self._loop.call_later(delay, self._send_notices)
                 break
             del self._put_off[stream_id]
             stream.notice_is_due = True
             self._ready[stream_id] = stream
-        self._send_answers()
+        if self._ready:
+            self._notice_us = NOTICE_US
+            self._send_answers()
+        else:
+            self._notice_us = min(2 * self._notice_us, NOTICE_US_MAX)
+        if self._put_off and self._notice_timer is None:
+            first = next(iter(self._put_off.values()))
+            self._look_at_notices(max(first.notice_at_us - now_us, self._notice_us))
