@@ -145,6 +145,20 @@ def decode_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> 
     return header
 
 
+def decode_claims(header: bytes | bytearray) -> BatchHeader:
+    """Decode a header as its producer has sent it: whatever the leader stamps, the CRC with it, is
+    not looked at, and the stamped fields are 0. Raises CorruptBatchError."""
+    magic, *fields, _ = _HEADER.unpack_from(header)
+    if magic != MAGIC:
+        raise CorruptBatchError("not a batch: wrong magic", position=0)
+    fields[4:7] = 0, 0, 0
+    claimed = BatchHeader._make(fields)
+    problem = _header_problem(claimed)
+    if problem:
+        raise CorruptBatchError(problem, position=0)
+    return claimed
+
+
 def _header_problem(header: BatchHeader) -> str:
     """Why a header with a good CRC is refused; "": it is accepted."""
     if header.version != VERSION:

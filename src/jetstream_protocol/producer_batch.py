@@ -18,7 +18,7 @@ from jetstream_protocol.batch import (
     NO_PRODUCER,
     Batch,
     EncodedBatch,
-    decode_header,
+    decode_claims,
     size_fields,
 )
 from jetstream_protocol.columns import Flags
@@ -27,7 +27,6 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     MessageTooLargeError,
 )
-from jetstream_protocol.types import WallUs
 
 EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Upper bound on a decompressed body. Sixteen times NATS's default `max_payload`. A few kilobytes
@@ -64,17 +63,13 @@ def open_batch(found: bytes, body: bytes, subject: bytes) -> tuple[EncodedBatch,
         raise CorruptBatchError("batch header cut short")
     if length > BATCH_BYTES_MAX:
         raise MessageTooLargeError(f"a batch is at most {BATCH_BYTES_MAX} bytes long")
-    header = bytearray(found)
-    _, last_offset_delta, _ = size_fields(header)
-    encoded = EncodedBatch(header, body, 0, last_offset_delta)
-    encoded.stamp(0, 0, WallUs(0))
-    claimed = decode_header(header)
+    claimed = decode_claims(found)
     if claimed.length != length:
         raise CorruptBatchError(f"batch of {claimed.length} bytes in {length}")
     _check_claims(claimed.flags, claimed.record_count, claimed.uncompressed_length)
     _check_producer(claimed.producer_id, claimed.producer_sequence)
-    encoded.record_count = claimed.record_count
-    batch = Batch.of(claimed, encoded.body)
+    encoded = EncodedBatch(bytearray(found), body, claimed.record_count, claimed.last_offset_delta)
+    batch = Batch.of(claimed, body)
     batch.check_columns()
     if batch.layout.subject != subject:
         raise InvalidRequestError(

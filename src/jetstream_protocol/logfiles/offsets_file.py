@@ -121,18 +121,15 @@ def _damage(data: bytes, bounds: Bounds | None, end: End | None) -> str:
 
 
 def _slot(magic: bytes, flags: int, owner: bytes, rest: bytes) -> bytes:
-    return _HEAD.pack(magic, _VERSION, flags, _crc(flags, owner, rest)) + rest
-
-
-def _crc(flags: int, owner: bytes, rest: bytes) -> int:
-    return int(crc32c(b"%b %d %b" % (owner, flags, rest)))
+    crc = crc32c(b"%b %d %b" % (owner, flags, rest))
+    return _HEAD.pack(magic, _VERSION, flags, crc) + rest
 
 
 def _read(slot: bytes, magic: bytes, owner: bytes) -> tuple[int, bytes] | None:
     if len(slot) < _HEAD.size + min(_BOUNDS.size, _END.size):
         return None
-    found, version, flags, crc = _HEAD.unpack_from(slot)
+    found, version, flags, _ = _HEAD.unpack_from(slot)
     rest = slot[_HEAD.size :]
-    if found != magic or version != _VERSION or crc != _crc(flags, owner, rest):
+    if found != magic or version != _VERSION or _slot(magic, flags, owner, rest) != slot:
         return None
     return flags, rest

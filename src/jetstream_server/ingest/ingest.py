@@ -226,11 +226,11 @@ class Ingest(ReplicaListener):
         if ingest is None or not self._lease_held():
             raise NotLeaderError("this node does not lead the stream now; try again")
         stream = ingest.replica.stream
-        if stream.is_internal:
-            raise InvalidRequestError(
-                f"stream {stream.name!r} is the server's own: nobody publishes to it"
-            )
         if stream.is_silent:
+            if stream.is_internal:
+                raise InvalidRequestError(
+                    f"stream {stream.name!r} is the server's own: nobody publishes to it"
+                )
             raise StreamPausedError(f"stream {stream.name!r} is paused: nothing was stored")
         if not _is_heard(stream.subject, subject):
             raise InvalidRequestError(

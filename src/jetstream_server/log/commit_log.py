@@ -222,10 +222,15 @@ class CommitLog:
         """
         self._health.require_online()
         base_offset = self.log_end_offset
-        timestamp = max(timestamp_us, self.last_append_timestamp)
-        self.start_epoch(leader_epoch)
+        timestamp = timestamp_us
+        if timestamp < self.last_append_timestamp:
+            timestamp = self.last_append_timestamp
+        if leader_epoch != self.epochs.latest_epoch:
+            self.start_epoch(leader_epoch)
         batch.stamp(base_offset, leader_epoch, timestamp)
-        stored = self._config.stored_form(batch, self.encryption)
+        stored = batch
+        if self.encryption is not None or self._config.must_encrypt:
+            stored = self._config.stored_form(batch, self.encryption)
         segment = self._segment_for(stored.length, timestamp)
         self._write(segment, (stored.header, stored.body))
         next_offset = base_offset + batch.last_offset_delta + 1
@@ -321,7 +326,7 @@ class CommitLog:
         if not segment.has_index:
             with self._health.reading():
                 segment.load_index()  # If this failed after the write, its bytes would stay.
-        if segment.size and self._is_full(segment, length, timestamp):
+        if segment.end[0] and self._is_full(segment, length, timestamp):
             return self._begin_segment()
         return segment
 
@@ -329,11 +334,12 @@ class CommitLog:
         """Whether a batch of that length and time belongs into the next segment. May read an
         index."""
         config = self._config
-        if segment.size + length > config.segment_bytes:
+        if segment.end[0] + length > config.segment_bytes:
             return True
-        due_us = self._due_us(segment)
-        if due_us is not None and timestamp_us >= due_us:
-            return True
+        if config.segment_age_us is not None:
+            due_us = self._due_us(segment)
+            if due_us is not None and timestamp_us >= due_us:
+                return True
         offsets = config.segment_offsets
         return offsets is not None and self.log_end_offset - segment.base_offset >= offsets
 

@@ -323,7 +323,8 @@ class Segment:
         """Account for one batch that was written at the end. Raises nothing if the index is in
         memory."""
         position = self.end[0]
-        self.index.add(base_offset, position, timestamp)
+        index = self._index or self.index
+        index.add(base_offset, position, timestamp)
         self._index_is_loaded = False
         self._recent = (*self._recent[-_RECENT_MAX + 1 :], (base_offset, position))
         self.end = (position + length, next_offset)

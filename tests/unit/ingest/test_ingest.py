@@ -77,7 +77,7 @@ def message(value: bytes) -> Delivery:
 
 
 class Bench:
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, flush: str = "group") -> None:
         self.nats = Nats()
         self.lease_held = True
         self.node = Node(tmp_path / "streams")
@@ -90,7 +90,7 @@ class Bench:
             lambda: self.lease_held,
         )
         self.node.begin(Listeners(leadership=self.ingest))
-        self.replica = self.node.create()
+        self.replica = self.node.create(config={"flush": flush})
         self.id = self.replica.stream.id
 
     def values(self) -> list[bytes | None]:
@@ -170,12 +170,14 @@ async def test_what_is_on_its_way_when_the_leadership_ends_is_neither_stored_nor
 
 
 @on_loop
+@pytest.mark.parametrize("flush", ["group", "none"])
 async def test_what_commits_without_a_session_is_acknowledged_once_it_is_back(
-    tmp_path: Path,
+    tmp_path: Path, flush: str
 ) -> None:
     """Another node may lead by then: what this one says about it would be a guess."""
-    bench = Bench(tmp_path)
+    bench = Bench(tmp_path, flush)
     (on_delivery, _) = next(iter(bench.nats.listening.values()))
+    bench.lease_held = flush == "group"  # Without a flush it commits at once.
     on_delivery(Delivery(1, [b"orders.x"], [b"_INBOX.x"], [b"asks"]))
     bench.lease_held = False
     assert bench.values() == [b"asks"], "it is committed"

@@ -254,9 +254,13 @@ class PendingAcks:
         while pending and pending[0].end_offset <= high_watermark:
             done = pending.popleft()
             self._forget(done)
-            self.ack(done.replies, done.base_offset)
-            for answer in done.answers:
-                self.answer(answer)
+            self.give(done)
+
+    def give(self, done: PendingAck) -> None:
+        """Answer a batch that is committed. Those before it were answered."""
+        self.ack(done.replies, done.base_offset)
+        for answer in done.answers:
+            self.answer(answer)
 
     def fail(self, error: UnknownOutcomeError) -> None:
         """Answer the waiting batches with an unknown outcome: they are appended but perhaps never

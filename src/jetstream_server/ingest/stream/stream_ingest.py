@@ -200,8 +200,9 @@ class StreamIngest:
 
         Returns False, with nothing done, when each message must be looked at after all.
         """
-        limit = self.replica.stream.config.max_message_bytes
-        if self.replica.stream.config.is_keyed_by_subject:
+        config = self.replica.stream.config
+        limit = config.max_message_bytes
+        if config.is_keyed_by_subject:
             return False
         if limit and max(map(len, delivery.values)) > limit:
             return False
@@ -214,13 +215,14 @@ class StreamIngest:
         fitting = self._fitting
         if fitting is not None and not fitting.fits_plain(encoded.body, encoded.record_count):
             return False
-        self._answers.suppressed(replies)
+        if replies.refused:
+            self._answers.suppressed(replies)
         try:
             base_offset = self.replica.append(encoded)
         except JetstreamError as error:
             self._answers.nack(replies.to_list(), error)
             return True
-        if self.replica.stream.config.acks != "off":
+        if config.acks != "off":
             end_offset = base_offset + encoded.record_count
             self._wait(PendingAck(end_offset, base_offset, replies, encoded.length, []))
         return True
@@ -512,12 +514,18 @@ class StreamIngest:
 
     def _wait(self, pending: PendingAck) -> None:
         """Add an answer that waits for its commit, which may have happened already."""
-        self._answers.wait(pending)
+        answers, high_watermark = self._answers, self.replica.high_watermark
+        is_next = pending.end_offset <= high_watermark and not answers and self._spans is None
+        if is_next and self._lease_held():
+            answers.give(pending)
+            return
+        answers.wait(pending)
         self.committed()
 
     def high_watermark_rose(self, _: Replica) -> None:
         """The replica calls it while this node leads."""
-        self.committed()
+        if self._answers or self._spans is not None or self.is_withheld:
+            self.committed()
 
     def committed(self) -> None:
         """Answer everything below the high watermark. **safety** Without its lease this node may

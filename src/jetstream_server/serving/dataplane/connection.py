@@ -270,16 +270,21 @@ class Connection:
         """An answer was sent; of a follow perhaps not the last one."""
         if fetch.goes_on():
             return
-        del self._open[fetch]
         if isinstance(fetch, Follow):
             del self._follows[fetch.correlation]
-        self._produced_bytes -= fetch.length
         fetch.leave()
-        if fetch.is_counted:
-            self._requests.end()
         if fetch.rest is not None:
             fetch.rest.close()  # It may never have begun.
-        self._go_on()
+        self._forget(fetch)
+
+    def _forget(self, request: Request) -> None:
+        """It is not open any more, and makes room for others."""
+        del self._open[request]
+        self._produced_bytes -= request.length
+        if request.is_counted:
+            self._requests.end()
+        if self._looking is not None:
+            self._go_on()
 
     def _go_on(self) -> None:
         """Read again, if nothing forbids it any more."""
@@ -459,11 +464,11 @@ class Connection:
             self._ended(batch)
             self._broken(error)
             return
-        if batch.rest is None:
-            self._sending.give()
-            self._ended(batch)
-        else:
+        if batch.rest is not None:
             self._run(batch, self._finish_reply(batch.rest))
+            return
+        self._sending.give()
+        self._forget(batch)
 
     async def _finish_reply(self, rest: Coroutine[Any, Any, None]) -> None:
         try:
