@@ -310,7 +310,7 @@ def typed(
     json: JsonOption = False,
 ) -> None:
     """Query JSON by the columns of a schema, and by hand: what it takes of the processor. With
-    --decode: decode JSON, Avro and Protobuf, without a server. With
+    --decode: decode each format, without a server. With
     --ingest: store it with a check by the schema, and without."""
     if decode:
         report = typed_benchmark.decode(records, runs, _progress)

@@ -9,11 +9,13 @@ from io import BytesIO
 from typing import Any, Final
 
 import fastavro
+import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from jetstream_client.reading.avro_schemas import from_avro
 from jetstream_client.reading.protobuf_schemas import from_protobuf
 from jetstream_protocol.schema import Schema, parse
+from jetstream_protocol.typed_columns import arrow_type
 
 SCHEMA: Final = (
     "id bigint, customer string, price double, count int, country string, at timestamp, "
@@ -83,8 +85,26 @@ def _write_json(order: dict[str, Any]) -> bytes:
     return json.dumps(order, separators=(",", ":")).encode()
 
 
+def _arrow(is_stream: bool) -> tuple[Schema, Callable[[dict[str, Any]], bytes]]:
+    schema = parse(f"{SCHEMA} using arrow")
+    kinds = pa.schema([(each.name, arrow_type(each.type)) for each in schema.fields])
+
+    def write(order: dict[str, Any]) -> bytes:
+        row = pa.RecordBatch.from_pylist([{**order, "at": _moment(order)}], kinds)
+        if not is_stream:
+            return bytes(row.serialize())
+        into = pa.BufferOutputStream()
+        with pa.ipc.new_stream(into, kinds) as writer:
+            writer.write_batch(row)
+        return bytes(into.getvalue())
+
+    return schema, write
+
+
 FORMATS: Final[dict[str, tuple[Schema, Callable[[dict[str, Any]], bytes]]]] = {
     "JSON": (parse(SCHEMA), _write_json),
     "Avro": _avro(),
     "Protobuf": _protobuf(),
+    "Arrow, with its schema": _arrow(True),
+    "Arrow, a batch alone": _arrow(False),
 }

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: binding=False, always_allow_keywords=False, initializedcheck=False
 """Decodes fields of a schema into columns as Arrow has them: from JSON, as the compiled twin of
-`typed_json.decoded`, and from formats that have a layout (_typed_layouts.pxi).
+`typed_json.decoded`, and from formats that have a layout (_typed_layouts.pxi, _typed_arrow.pxi).
 
 A value is gone through once, all of it, so that what is not JSON is noticed. Of an object, the
 places of the wanted keys are noted; what stands there is then converted, and within a struct or a
@@ -10,7 +10,7 @@ columns that never grow.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, getenv, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strcmp
@@ -188,6 +188,7 @@ cdef enum:
 cdef enum:
     AVRO = 1
     PROTOBUF = 2
+    ARROW = 3
 
 # As typed_json numbers errors.
 cdef enum:
@@ -235,6 +236,7 @@ cdef struct Node:
     const uint8_t* stop
     int rank
     Node* next_found
+    int holder  # The op of a schema of Arrow that fills it; -1: none.
     # The column.
     int64_t length, nulls, capacity
     uint8_t* validity
@@ -245,7 +247,7 @@ cdef struct Node:
 
 # A value in the bytes of a format that has a layout, and what is within it: layouts.Part.
 cdef struct Op:
-    int code  # As layouts.AVRO and layouts.PROTOBUF number them.
+    int code  # As layouts.KINDS number them.
     int place  # Which field of its struct it fills; -1: it is passed over.
     int number  # Of a field of Protobuf; the size of what is fixed.
     int scale  # Of a decimal.
@@ -256,6 +258,7 @@ cdef struct Op:
     int rival  # The first one of its oneof.
     int holder  # Of the first one of a oneof: which of them is set; -1: none.
     int64_t head, tail  # What the last message has for this field; -1: nothing.
+    int node, buffer, view  # Its first in a batch of Arrow.
 
 
 cdef struct Symbol:
@@ -803,6 +806,16 @@ cdef class Columns:
     cdef int64_t steps  # How many values of this record may still be looked at.
     cdef Seen* seen  # What messages have for fields, those of the messages around first.
     cdef int64_t seen_count, seen_capacity
+    cdef int own_ops, own_defaults  # Then come those of the last schema of Arrow.
+    cdef int ops_max, ops_capacity
+    cdef uint8_t* schema  # The last one.
+    cdef int64_t schema_size
+    cdef bint schema_fits
+    cdef int64_t* shifts  # How many buffers more the views before each one have.
+    cdef int64_t shifts_capacity
+    cdef const uint8_t* batch_nodes
+    cdef const uint8_t* batch_buffers
+    cdef const uint8_t* batch_body
 
     def __cinit__(self, fields, layouts=None):
         self.names = []
@@ -834,6 +847,8 @@ cdef class Columns:
         free(self.layouts)
         free(self.path)
         free(self.seen)
+        free(self.schema)
+        free(self.shifts)
 
     cdef _build(self, int parent, fields):
         cdef int first = self.node_count, place, rank
@@ -1298,6 +1313,8 @@ cdef class Columns:
             return avro_record(self, at, end)
         if self.format == PROTOBUF:
             return protobuf_record(self, at, end)
+        if self.format == ARROW:
+            return arrow_record(self, at, end)
         return self._append_json(at, end)
 
     cdef int _append_json(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
@@ -1510,3 +1527,4 @@ cdef int _count(fields) except -1:
 
 
 include "_typed_layouts.pxi"
+include "_typed_arrow.pxi"

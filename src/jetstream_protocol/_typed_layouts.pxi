@@ -93,7 +93,10 @@ cdef take_layouts(Columns self, int format, layouts):
     size = sum([_sum(op, 0) for op in ops])
     self.ops = <Op*>calloc(size + 1, sizeof(Op))
     self.symbols = <Symbol*>calloc(sum([_sum(op, 5) for op in ops]) + 1, sizeof(Symbol))
-    self.defaults = <Default*>calloc(sum([_sum(op, 6) for op in ops]) + 1, sizeof(Default))
+    self.ops_capacity = <int>size + 1
+    self.defaults = <Default*>calloc(
+        sum([_sum(op, 6) for op in ops]) + self.node_count, sizeof(Default)
+    )
     self.layouts = <Layout*>calloc(self.layout_count, sizeof(Layout))
     if (
         self.ops == NULL or self.symbols == NULL or self.defaults == NULL
@@ -112,6 +115,10 @@ cdef take_layouts(Columns self, int format, layouts):
                 raise MemoryError
             for place in range(self.path_length):
                 self.path[place] = ids[place]
+    if format == ARROW:
+        take_arrow(self)
+        if self.failed:
+            raise MemoryError
 
 
 cdef take_op(Columns self, int at, given):
@@ -376,6 +383,14 @@ cdef int avro_bytes(
         return self._put_bytes(node, text, uuid_text(here, text))
     if op.code != A_DECIMAL and op.code != A_FIXED_DECIMAL:
         return self._put_bytes(node, here, length)
+    return put_decimal(self, node, here, length, op.scale)
+
+
+cdef int put_decimal(
+    Columns self, Node* node, const uint8_t* here, int64_t length, int scale
+) noexcept nogil:
+    """Of a whole number in two's complement, the highest byte first."""
+    cdef uint8_t text[64]
     while length > 16 and (
         (here[0] == 0 and here[1] < 0x80) or (here[0] == 0xFF and here[1] >= 0x80)
     ):
@@ -383,7 +398,7 @@ cdef int avro_bytes(
         length -= 1
     if length > 16:
         return MISFIT
-    return self._put_bytes(node, text, decimal_text(here, length, op.scale, text))
+    return self._put_bytes(node, text, decimal_text(here, length, scale, text))
 
 
 cdef int uuid_text(const uint8_t* at, uint8_t* into) noexcept nogil:

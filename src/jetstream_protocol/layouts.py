@@ -1,4 +1,5 @@
-"""How values stand in bytes, for the formats that do not say it themselves: Avro and Protobuf.
+"""How values stand in bytes, for the formats that do not say it themselves: Avro, Protobuf, and
+record batches of Arrow without a schema.
 
 A layout is part of a schema's text: `… using avro (7) <id long, note union<null, string>>`. It
 has what a decoder needs, and nothing of what a program that writes needs. **safety** All nodes must
@@ -47,8 +48,20 @@ PROTOBUF: Final[Mapping[str, tuple[int, int]]] = {
     "sfixed64": (0, 0), "float": (0, 0), "double": (0, 0), "string": (0, 0), "bytes": (0, 0),
     "enum": (_SYMBOLS, 0), "message": (0, -1), "timestamp": (0, 0),
 }  # fmt: skip
-KINDS: Final = {"avro": AVRO, "protobuf": PROTOBUF}
+ARROW: Final[Mapping[str, tuple[int, int]]] = {
+    "null": (0, 0), "boolean": (0, 0), "int8": (0, 0), "int16": (0, 0), "int32": (0, 0),
+    "int64": (0, 0), "uint8": (0, 0), "uint16": (0, 0), "uint32": (0, 0), "uint64": (0, 0),
+    "float": (0, 0), "double": (0, 0), "bytes": (0, 0), "large_bytes": (0, 0),
+    "bytes_view": (0, 0), "fixed": (1, 0), "fixed_decimal": (2, 0), "date32": (0, 0),
+    "date64": (0, 0), "timestamp_s": (0, 0), "timestamp_ms": (0, 0), "timestamp_us": (0, 0),
+    "timestamp_ns": (0, 0), "list": (0, 1), "large_list": (0, 1), "fixed_list": (1, 1),
+    "struct": (0, -1),
+}  # fmt: skip
+"""Text is bytes, a map is a list of structs."""
+KINDS: Final = {"avro": AVRO, "protobuf": PROTOBUF, "arrow": ARROW}
 FORMATS: Final = ("json", *KINDS)
+STRUCTS: Final = {"avro": "record", "protobuf": "message", "arrow": "struct"}
+"""What has fields, in each format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """ids: Avro: what a registry has for it, which is in front of each value; (): nothing is in
-    front. Protobuf: which message of its file it is, as in a registry's prefix."""
+    front. Protobuf: which message of its file it is, as in a registry's prefix. Arrow: ()."""
 
     ids: tuple[int, ...]
     parts: tuple[Part, ...]
@@ -187,6 +200,9 @@ def check_layouts(layouts: tuple[Layout, ...], format_: str) -> None:
             raise InvalidRequestError("each layout has an id of its own, or there is only one")
         if any(len(ids) > 1 or min(ids, default=0) < 0 for ids in named):
             raise InvalidRequestError("a layout of Avro has one id")
+    elif format_ == "arrow":
+        if named != [()]:
+            raise InvalidRequestError("arrow has one layout, without an id")
     elif len(layouts) != 1 or min(named[0], default=-1) < 0:
         raise InvalidRequestError("protobuf has one layout, of one message")
     count = 0
@@ -213,7 +229,7 @@ def _check_parts(parts: tuple[Part, ...], format_: str, numbered: bool, named: b
         ):
             raise InvalidRequestError(f"a layout cannot have {str(part)[:80]!r}")
         if within:
-            fields = part.kind in ("record", "message")
+            fields = part.kind in STRUCTS.values()
             count += _check_parts(part.parts, format_, numbered, fields)
     for each in ([part.name for part in parts], [part.number for part in parts]):
         if len(set(each)) != len(each) and any(each):

@@ -17,6 +17,7 @@ from jetstream_protocol.layouts import (
     FORMATS,
     KINDS,
     REPEATED,
+    STRUCTS,
     Layout,
     Part,
     Tokens,
@@ -48,6 +49,10 @@ _AS_BYTES: Final[Mapping[str, tuple[str, ...]]] = {
     "int32": ("int64",), "uint32": ("uint64", "int64"), "sint32": ("sint64",),
 }  # fmt: skip
 """The kinds of Protobuf that read the bytes of a kind as the same values."""
+_IN_ARROW: Final[Mapping[str, str]] = {
+    "int": "int32", "bigint": "int64", "string": "bytes", "binary": "bytes", "date": "date32",
+    "timestamp": "timestamp_us",
+}  # fmt: skip
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _SYNONYMS: Final = {"long": "bigint", "integer": "int", "array": "list", "bool": "boolean"}
 
@@ -98,8 +103,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The fields of a stream's values, which are objects of JSON, records of Avro or messages of
-    Protobuf. `parse` or `checked` make it. layouts: how the last two stand in bytes."""
+    """The fields of a stream's values, which are objects of JSON, records of Avro, messages of
+    Protobuf or rows of Arrow. `parse` or `checked` make it. layouts: how all but the first stand in
+    bytes."""
 
     fields: tuple[Field, ...]
     format: str = "json"
@@ -240,6 +246,8 @@ def _layouts_changed(before: Schema, after: Schema) -> str:
     for layout in before.layouts:
         kept = now.get(layout.ids)
         ids = ".".join(map(str, layout.ids))
+        if before.format == "arrow":
+            return _columns_changed(layout, after.layouts[0])
         if before.format == "protobuf":
             if kept is None:
                 return f"message {ids} of its file cannot become another one"
@@ -249,6 +257,14 @@ def _layouts_changed(before: Schema, after: Schema) -> str:
         if kept != layout:
             return f"the layout {ids or 'without an id'} cannot change: give a new one a new id"
     return ""
+
+
+def _columns_changed(before: Layout, after: Layout) -> str:
+    """A record batch without a schema says by its place alone what a column is."""
+    if after.parts[: len(before.parts)] == before.parts:
+        return ""
+    columns = ", ".join(map(str, before.parts))
+    return f"the columns of batches without a schema stay {columns[:200]}: put new ones behind them"
 
 
 def _numbers_changed(
@@ -311,6 +327,16 @@ def _type_changed(before: Type, after: Type, where: str) -> str:
     return f"{where} cannot change from {before} to {after}{can}"
 
 
+def _arrow_part(name: str, kind: Type) -> Part:
+    """What a type is in a record batch, where nothing else is said."""
+    if isinstance(kind, ListType):
+        return Part("list", name, parts=(_arrow_part("", kind.element),))
+    if isinstance(kind, StructType):
+        parts = tuple(_arrow_part(each.name, each.type) for each in kind.fields)
+        return Part(STRUCTS["arrow"], name, parts=parts)
+    return Part(_IN_ARROW.get(kind, kind), name)
+
+
 class _Reader(Tokens):
     """Takes the parts of a schema's text, one after the other."""
 
@@ -325,7 +351,10 @@ class _Reader(Tokens):
             format_ = self.take().lower()
             if format_ not in KINDS:
                 raise InvalidRequestError(f"there is no format {format_!r}: {', '.join(FORMATS)}")
-            layouts = read_layouts(self, format_)
+            if format_ == "arrow" and not self.peek():
+                layouts = (Layout((), tuple(_arrow_part(each.name, each.type) for each in fields)),)
+            else:
+                layouts = read_layouts(self, format_)
         if self.peek():
             raise InvalidRequestError(f"the schema goes on with {self.peek()!r} after a field")
         return Schema(fields, format_, layouts)

@@ -1,7 +1,7 @@
 """Values by a schema, whatever its format: which decoder reads them, and what its errors mean.
 
-JSON is read by `typed_json` and its compiled twin; Avro and Protobuf by compiled code only, which
-takes a plan: what stands in the bytes, and which column is filled by it.
+JSON is read by `typed_json` and its compiled twin; other formats by compiled code only, which takes
+a plan: what stands in the bytes, and which column is filled by it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import Any, Final
 
 from jetstream_protocol import typed_json
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.layouts import FORMATS, IMPLICIT, KINDS, OPTIONAL, REPEATED, Part
+from jetstream_protocol.layouts import FORMATS, IMPLICIT, KINDS, OPTIONAL, REPEATED, STRUCTS, Part
 from jetstream_protocol.schema import Field, ListType, Schema, StructType, Type
 from jetstream_protocol.typed_json import NO_OBJECT, NOT_JSON
 
 _Op = tuple[int, int, int, int, int, Any, Any, Any]
 _CODES: Final = {name: tuple(kinds) for name, kinds in KINDS.items()}
 _LABELS: Final = (IMPLICIT, OPTIONAL, REPEATED)
-_STRUCTS: Final = ("record", "message")
+_LISTS: Final = ("array", "list", "large_list", "fixed_list")
 _WHOLE: Final = {
     "json": (NOT_JSON, NO_OBJECT),
     "avro": ("the value is not Avro of its schema", "the value begins with no schema id known"),
     "protobuf": ("the value is not Protobuf", "the value is another message of its file"),
+    "arrow": ("the value is not Arrow IPC", "the value is not one row of Arrow, uncompressed"),
 }
 
 
@@ -53,7 +54,7 @@ def errors_of(schema: Schema) -> list[str]:
 
 
 def _layouts(schema: Schema) -> tuple[int, tuple[tuple[tuple[int, ...], _Op], ...]]:
-    whole, kind = StructType(schema.fields), _STRUCTS[schema.format == "protobuf"]
+    whole, kind = StructType(schema.fields), STRUCTS[schema.format]
     return FORMATS.index(schema.format), tuple(
         (each.ids, _op(Part(kind, parts=each.parts), whole, -1, schema.format))
         for each in schema.layouts
@@ -64,15 +65,16 @@ def _op(part: Part, kind: Type | None, place: int, format_: str) -> _Op:
     """kind: of the column that it fills; None: it fills none."""
     if part.label == REPEATED:
         kind = kind.element if isinstance(kind, ListType) else None
-    fields = kind.fields if part.kind in _STRUCTS and isinstance(kind, StructType) else ()
+    is_struct = part.kind in STRUCTS.values()
+    fields = kind.fields if is_struct and isinstance(kind, StructType) else ()
     chosen = _chosen(fields, (each.name for each in part.parts))
     parts = sorted(part.parts, key=lambda each: each.number)
     within: list[_Op] = []
     for each in parts:
-        if part.kind in _STRUCTS:
+        if is_struct:
             at = chosen.get(each.name, -1)
             within.append(_op(each, fields[at].type if at >= 0 else None, at, format_))
-        elif part.kind == "array":
+        elif part.kind in _LISTS:
             element = kind.element if isinstance(kind, ListType) else None
             within.append(_op(each, element, -1, format_))
         else:  # A branch of a union.

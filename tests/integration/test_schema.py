@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from jetstream_client import (
@@ -235,27 +237,16 @@ def test_a_cluster_that_knows_no_schemas_refuses_a_restore_before_it_copies(
 PAGE = Path(__file__).parents[2] / "docs" / "typed_streams.md"
 
 
-@pytest.mark.skipif(compiled is None, reason="nothing is compiled here")
-def test_the_example_of_avro_and_protobuf_runs(
-    jetstream: Run, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def blocks_of(section: str) -> dict[str, str]:
+    """The examples of the page, by language."""
+    text = PAGE.read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return dict(re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL))
+
+
+def all_readers_have(
+    wanted: dict[str, list[dict[str, Any]]], jetstream: Run, client: Client
 ) -> None:
-    """And each reader has the same columns."""
-    section = PAGE.read_text().partition("## Avro and Protobuf")[2].partition("\n## ")[0]
-    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL))
-    (tmp_path / "order.avsc").write_text(blocks["json"])
-    (tmp_path / "orders.proto").write_text(blocks["protobuf"])
-    monkeypatch.chdir(tmp_path)
-    lines = blocks["sh"].splitlines()
-    shown = [jetstream(*shlex.split(line)[1:]) for line in lines][-1]
-    assert shown == "version 1, protobuf 0\nid bigint\nprice double\ntags list<string>\n"
-    exec(blocks["python"], {"client": client})
-    wanted = {
-        "bought": [{"id": 1, "price": 2.5, "at": datetime(2026, 1, 31, 10, tzinfo=UTC)}],
-        "sold": [
-            {"id": 1, "price": 2.5, "tags": ["pear"]},
-            {"id": 2, "price": None, "tags": []},
-        ],
-    }
+    """The rows of each stream, which then refuses JSON."""
     for name, rows in wanted.items():
         whole = [{**row, "_error": None} for row in rows]
         columns = [*rows[0], "_error"]
@@ -273,7 +264,48 @@ def test_the_example_of_avro_and_protobuf_runs(
             client.publish(f"{name}.eu", b'{"id":1}')
         fitting = "1 record fits" if len(rows) == 1 else f"{len(rows)} records fit"
         assert fitting in jetstream("schema", "check", name)
+
+
+@pytest.mark.skipif(compiled is None, reason="nothing is compiled here")
+def test_the_example_of_avro_and_protobuf_runs(
+    jetstream: Run, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each reader has the same columns."""
+    blocks = blocks_of("Avro and Protobuf")
+    (tmp_path / "order.avsc").write_text(blocks["json"])
+    (tmp_path / "orders.proto").write_text(blocks["protobuf"])
+    monkeypatch.chdir(tmp_path)
+    lines = blocks["sh"].splitlines()
+    shown = [jetstream(*shlex.split(line)[1:]) for line in lines][-1]
+    assert shown == "version 1, protobuf 0\nid bigint\nprice double\ntags list<string>\n"
+    exec(blocks["python"], {"client": client})
+    wanted = {
+        "bought": [{"id": 1, "price": 2.5, "at": datetime(2026, 1, 31, 10, tzinfo=UTC)}],
+        "sold": [
+            {"id": 1, "price": 2.5, "tags": ["pear"]},
+            {"id": 2, "price": None, "tags": []},
+        ],
+    }
+    all_readers_have(wanted, jetstream, client)
     assert "format cannot change" in jetstream("schema", "diff", "sold", "id bigint")
+
+
+@pytest.mark.skipif(compiled is None, reason="nothing is compiled here")
+def test_the_example_of_arrow_runs(jetstream: Run, client: Client, tmp_path: Path) -> None:
+    blocks = blocks_of("Rows of Arrow")
+    for line in blocks["sh"].splitlines():
+        jetstream(*shlex.split(line)[1:])
+    exec(blocks["python"], {"client": client})
+    rows = [{"id": 1, "price": 2.5, "note": None}, {"id": 2, "price": 0.5, "note": "wet"}]
+    all_readers_have({"measured": rows}, jetstream, client)
+    file = tmp_path / "rows.arrow"
+    kinds = {"id": pa.int64(), "price": pa.float64(), "note": pa.string(), "more": pa.date32()}
+    file.write_bytes(pa.schema(kinds).serialize())
+    said = jetstream("schema", "set", "measured", "--from", str(file))
+    assert "price double, note string, more date using arrow" in said
+    assert "--format is about a SCHEMA" in jetstream(
+        "schema", "diff", "measured", "--format", "arrow", "--from", str(file), code=2
+    )
 
 
 @pytest.mark.skipif(compiled is None, reason="nothing is compiled here")

@@ -1,5 +1,6 @@
-"""Whatever the bytes of Avro or Protobuf are: the columns have what another decoder reads, or null
-and `_error`; other records are not touched, and other columns have what they have without it."""
+"""Whatever the bytes of Avro, Protobuf or Arrow are: the columns have what another decoder reads,
+or null and `_error`; other records are not touched, and other columns have what they have without
+it."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jetstream_client.reading.arrow_schemas import from_arrow
 from jetstream_client.reading.avro_schemas import from_avro
 from jetstream_client.reading.protobuf_schemas import from_protobuf
 from jetstream_client.reading.typed import Decoder
 from jetstream_protocol.fitting import Fitting
 from jetstream_protocol.schema import ListType, Schema, StructType, Type, parse
 from jetstream_protocol.typed_json import compiled
-from tests.property import avro_records, protobuf_records
+from tests.property import arrow_rows, avro_records, protobuf_records
 from tests.property.avro_records import Kind
 from tests.property.protobuf_records import MISFIT
 
@@ -131,6 +133,35 @@ def test_protobuf_is_read_as_another_decoder_reads_it(
         assert (error or "").split(" ")[0] == (misfits or [""])[0]
         wanted.update(dict.fromkeys(misfits))
         assert ordered(maps_as_dicts(row, StructType(schema.fields))) == ordered(wanted)
+
+
+@MANY
+@given(arrow_rows.rows_of(), st.booleans(), st.data())
+def test_arrow_is_read_as_pyarrow_reads_it(
+    given_types: tuple[pa.Schema, st.SearchStrategy[Any]], is_stream: bool, data: st.DataObject
+) -> None:
+    kinds, rows = given_types
+    schema = from_arrow(kinds.serialize().to_pybytes())
+    written = data.draw(st.lists(rows, min_size=1, max_size=3))
+    whole = pa.RecordBatch.from_pylist(written, kinds)
+    batches = [whole.slice(at, 1) for at in range(len(written))]
+    values = [
+        arrow_rows.streamed(each) if is_stream else bytes(each.serialize()) for each in batches
+    ]
+    values += [damaged(data, value) for value in values]
+    values += [damaged(data, value) for value in values]
+    found = decoded(schema, list(values), [data.draw(st.sampled_from((*schema.names, "_error")))])
+    for at, (row, value) in enumerate(zip(found, values, strict=True)):
+        error = row.pop("_error")
+        table = arrow_rows.read(value, kinds, is_stream)
+        if at < len(written):
+            assert table is not None
+            assert not (error or "").startswith("the value")
+        elif table is None or (error or "").startswith("the value"):
+            continue
+        wanted, misfit = arrow_rows.expected(table, schema.fields)
+        assert ((error or "").split(" ")[0] or None) == misfit
+        assert ordered(row) == ordered(wanted)
 
 
 WIDE = ", ".join(f"f{number} int" for number in range(490))

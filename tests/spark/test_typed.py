@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from jetstream_protocol.typed_json import compiled
+from tests.property.arrow_rows import streamed
 from tests.spark.support import Log, last_line, run_available
 
 SCHEMA = "id bigint, price double, ship struct<city string, at timestamp>, tags list<string>, n int"
@@ -82,6 +84,19 @@ def test_without_a_schema_there_are_no_typed_columns(spark: SparkSession, log: L
     with pytest.raises(PySparkException) as caught:
         log.read(spark, typed=True)
     assert "has no schema: jetstream schema set" in last_line(caught.value)
+
+
+@pytest.mark.skipif(compiled is None, reason="nothing is compiled here")
+def test_rows_of_arrow_are_read(spark: SparkSession, log: Log) -> None:
+    log.client.set_schema(log.name, "id bigint, tags list<string> using arrow")
+    row = pa.record_batch({"tags": [["a"]], "id": [1]})
+    publish(log, streamed(row), bytes(row.select(["id"]).serialize()), b"{}")
+    found = log.read(spark, typed=True).orderBy("offset").select("id", "tags", "_error")
+    assert rows(found) == [
+        (1, ["a"], None),
+        (1, None, None),
+        (None, None, "the value is not Arrow IPC"),
+    ]
 
 
 @pytest.mark.skipif(compiled is None, reason="nothing is compiled here")

@@ -103,7 +103,7 @@ class Message(Typed[V, K]):
         """The fields of a schema (of `describe_schema`) by name, and `_error`: what of the value
         does not fit; None: all fits. docs/typed_streams.md has the rules. Of a class (a dataclass,
         a pydantic model, a msgspec struct) an object, None of a tombstone; SchemaMismatchError for
-        a record that does not fit it; it is read as JSON. A schema of Avro or Protobuf needs
+        a record that does not fit it; it is read as JSON. A schema of another format needs
         `jetstream-log[arrow]`. Raises InvalidRequestError for a value that a deserialiser
         has made something else of."""
         value: object = self.value

@@ -9,7 +9,7 @@ from jetstream_client.reading.avro_schemas import from_avro
 from jetstream_client.reading.protobuf_schemas import compiled, from_protobuf
 from jetstream_client.reading.schema_sources import from_json_schema
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.layouts import Part
+from jetstream_protocol.layouts import Layout, Part
 from jetstream_protocol.schema import Field, ListType, Schema, StructType, Type, checked
 
 _DESCRIPTORS = (".binpb", ".pb", ".desc")
@@ -17,14 +17,12 @@ _ARROW = (".arrow", ".arrows", ".feather")
 
 
 def from_file(path: Path, schema_id: int | None, message: str | None) -> Schema:
-    """The schema that a file has: of JSON Schema, Avro (`.avsc`) or Protobuf (`.proto`, or a set
-    of descriptors). Raises InvalidRequestError."""
+    """The schema that a file has: of JSON Schema, Avro (`.avsc`), Protobuf (`.proto`, or a set
+    of descriptors) or Arrow (`.arrow`). Raises InvalidRequestError."""
     try:
         found = path.read_bytes()
     except OSError as error:
         raise InvalidRequestError(f"{path} cannot be read: {error.strerror}") from error
-    if path.suffix in _ARROW:
-        raise InvalidRequestError("values in Arrow are not decoded: JSON, Avro and Protobuf are")
     is_avro = path.suffix == ".avsc"
     is_protobuf = path.suffix in (".proto", *_DESCRIPTORS)
     if schema_id is not None and not is_avro:
@@ -38,16 +36,32 @@ def from_file(path: Path, schema_id: int | None, message: str | None) -> Schema:
         return from_avro(found, schema_id)
     if is_protobuf:
         return from_protobuf(compiled(path) if path.suffix == ".proto" else found, message)
+    if path.suffix in _ARROW:
+        return _from_arrow(found)
     return from_json_schema(found)
+
+
+def _from_arrow(found: bytes) -> Schema:
+    try:
+        from jetstream_client.reading.arrow_schemas import from_arrow
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            "a file of Arrow needs pyarrow: pip install 'jetstream-log[arrow]'"
+        ) from error
+    return from_arrow(found)
 
 
 def following(before: Schema, after: Schema) -> Schema:
     """The new schema, with what it must keep of the one before: earlier layouts, earlier names of
-    fields, and of Protobuf those that a number had."""
+    fields, of Protobuf those that a number had, of Arrow the columns of batches without a
+    schema."""
     if before.format != after.format or after.format == "json":
         return after
     layouts = after.layouts
     was: tuple[Part, ...] = ()
+    if after.format == "arrow":
+        fields = _following(before.fields, after.fields, (), ())
+        return checked(Schema(fields, "arrow", _batches_following(before, layouts, fields)))
     if after.format == "avro":
         new = {layout.ids for layout in layouts}
         layouts = (*(each for each in before.layouts if each.ids not in new), *layouts)
@@ -55,6 +69,19 @@ def following(before: Schema, after: Schema) -> Schema:
         was = before.layouts[0].parts
     fields = _following(before.fields, after.fields, was, after.layouts[0].parts)
     return checked(Schema(fields, after.format, layouts))
+
+
+def _batches_following(
+    before: Schema, after: tuple[Layout, ...], fields: tuple[Field, ...]
+) -> tuple[Layout, ...]:
+    """In batches without a schema only the place of a column counts: they go on as they were, with
+    new columns behind, if the others are the same under whatever names and types."""
+    was, now = before.layouts[0].parts, after[0].parts
+    keyed = {key: field for field in fields for key in field.keys}
+    for old, new in zip(was, now, strict=False):
+        if old.name not in keyed or keyed[old.name] is not keyed.get(new.name):
+            return after
+    return (Layout((), (*was, *now[len(was) :])),)
 
 
 def _following(

@@ -1,13 +1,16 @@
-"""Schemas of Avro and Protobuf as those of streams: their columns, and what is refused."""
+"""Schemas of Avro, Protobuf and Arrow as those of streams: their columns, and what is refused."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from jetstream_client.reading.arrow_schemas import from_arrow
 from jetstream_client.reading.avro_schemas import from_avro
 from jetstream_client.reading.schema_files import following, from_file
 from jetstream_protocol.errors import InvalidRequestError
@@ -178,6 +181,76 @@ def test_a_message_that_columns_cannot_follow_is_refused(
         from_file(proto(tmp_path, text), None, message)
 
 
+KINDS = pa.schema(
+    [
+        pa.field("id", pa.int16(), nullable=False),
+        pa.field("offset", pa.large_string()),
+        pa.field("stock", pa.map_(pa.string(), pa.uint32())),
+        pa.field("items", pa.list_(pa.struct([("at", pa.timestamp("ns", "CET"))]))),
+        pa.field("price", pa.decimal128(12, 2)),
+        pa.field("place", pa.list_(pa.float32(), 2)),
+    ]
+)
+
+
+def in_stream(kinds: pa.Schema) -> bytes:
+    return bytes(kinds.serialize())
+
+
+def in_file(kinds: pa.Schema) -> bytes:
+    into = pa.BufferOutputStream()
+    with pa.ipc.new_file(into, kinds):
+        pass
+    return bytes(into.getvalue())
+
+
+@pytest.mark.parametrize("written", [in_stream, in_file])
+def test_columns_follow_from_a_schema_of_arrow(
+    tmp_path: Path, written: Callable[[pa.Schema], bytes]
+) -> None:
+    path = tmp_path / "rows.arrow"
+    path.write_bytes(written(KINDS))
+    found = from_file(path, None, None)
+    assert str(found) == (
+        "id int not null, offset_ string alias offset, stock list<struct<key string not null, "
+        "value bigint>>, items list<struct<at timestamp>>, price string, place list<double> using "
+        "arrow <id int16, offset large_bytes, stock list<struct<key bytes, value uint32>>, items "
+        "list<struct<at timestamp_ns>>, price fixed_decimal(16, 2), place fixed_list(2)<float>>"
+    )
+    assert parse(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (b"ARROW1", "the file is no Arrow IPC"),
+        (b"", "the file is no Arrow IPC"),
+        (
+            in_stream(pa.schema([("a", pa.dictionary(pa.int8(), pa.string()))])),
+            "a has the type dict",
+        ),
+        (in_stream(pa.schema([("a", pa.list_(pa.float16()))])), r"a\[\] has the type halffloat"),
+        (in_stream(pa.schema([("a-b", pa.int8())])), "cannot be a field's name"),
+        (in_stream(pa.schema([])), "at least one field"),
+    ],
+)
+def test_a_schema_of_arrow_that_columns_cannot_follow_is_refused(found: bytes, why: str) -> None:
+    with pytest.raises(InvalidRequestError, match=why):
+        from_arrow(found)
+
+
+def test_batches_without_a_schema_go_on_as_they_were() -> None:
+    before = parse("id int, price double using arrow")
+    after = following(before, parse("id bigint, cost double alias price, note string using arrow"))
+    assert str(after) == (
+        "id bigint, cost double alias price, note string "
+        "using arrow <id int32, price double, note bytes>"
+    )
+    assert why_incompatible(before, after) == ""
+    moved = following(before, parse("note string, id int, price double using arrow"))
+    assert "put new ones behind them" in why_incompatible(before, moved)
+
+
 def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "orders.json"
     path.write_text(record(field("int")))
@@ -186,10 +259,6 @@ def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
             from_file(path, schema_id, message)
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         from_file(tmp_path / "missing.avsc", None, None)
-    arrow = tmp_path / "rows.arrow"
-    arrow.write_bytes(b"ARROW1")
-    with pytest.raises(InvalidRequestError, match="values in Arrow are not decoded"):
-        from_file(arrow, None, None)
     broken = tmp_path / "orders.binpb"
     broken.write_bytes(b"\xff")
     with pytest.raises(InvalidRequestError, match="no descriptors of Protobuf"):

@@ -187,6 +187,34 @@ def test_a_version_of_the_table_is_read_once_for_its_successor(
     assert read.count(location) == 1
 
 
+@pytest.mark.skipif(typed_json.compiled is None, reason="only compiled code reads these")
+def test_a_table_has_the_same_columns_whatever_the_format(tmp_path: Path) -> None:
+    row = pa.record_batch({"a": pa.array([1], pa.int32()), "b": ["no"]})
+    values = {
+        "": b'{"a": 1, "b": "no"}',
+        " using avro <a int, b string>": b"\x02\x04no",
+        " using protobuf (0) <1 a int32, 2 b string>": b"\x08\x01\x12\x02no",
+        " using arrow": bytes(row.serialize()),
+    }
+    tables = []
+    for number, (using, value) in enumerate(values.items()):
+        (folder := tmp_path / str(number)).mkdir()
+        store = FolderStore(folder.as_uri())
+        data = stamped(0, value, b"?")
+        made = task(folder, data, 0, 2, schema=f"a int, b string{using}", schema_version=1)
+        location = copy(made, store, no_pause)["location"]
+        tables.append(StaticTable.from_metadata(f"{store.url}/{location}"))
+    first = tables[0].scan().to_arrow().select(["a", "b"])
+    assert first.to_pylist() == [{"a": 1, "b": "no"}, {"a": None, "b": None}]
+    for table in tables[1:]:
+        assert str(table.schema()) == str(tables[0].schema())
+        found = table.scan().to_arrow()
+        assert found.select(["a", "b"]) == first
+        errors = found["_error"].to_pylist()
+        assert errors[0] is None
+        assert errors[1].startswith("the value is not ")
+
+
 @pytest.mark.skipif(typed_json.compiled is None, reason="only compiled code reads Avro")
 def test_columns_are_made_of_each_format_that_can_be_read_here(
     tmp_path: Path, store: FolderStore, monkeypatch: pytest.MonkeyPatch

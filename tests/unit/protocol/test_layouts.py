@@ -22,6 +22,8 @@ AVRO = "id bigint not null using avro (7) <id long>"
         "(8) <id union<null, long>, text string, kind enum(A, B), d fixed_decimal(16, 2)>",
         "tags list<struct<key string, value int>> using protobuf (1, 0) <1 tags repeated "
         "message<1 key string, 2 value optional sint32>, 4 kind oneof1 enum(A, 0, B, -1)>",
+        "id bigint, tags list<struct<sku string>> using arrow <id uint16, tags fixed_list(3)<"
+        "struct<sku bytes_view>>, more fixed_decimal(16, 2), at timestamp_ns>",
     ],
 )
 def test_a_layout_is_written_as_it_is_read(text: str) -> None:
@@ -32,7 +34,12 @@ def test_a_layout_is_written_as_it_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a int using arrow <a int>", "there is no format 'arrow': json, avro, protobuf"),
+        ("a int using csv <a int>", "there is no format 'csv': json, avro, protobuf, arrow"),
+        ("a int using arrow <a int>", "arrow has no kind 'int'"),
+        ("a int using arrow (7) <a int32>", "arrow has one layout, without an id"),
+        ("a int using arrow <a int32>, <a int32>", "arrow has one layout, without an id"),
+        ("a list<int> using arrow <a list>", "cannot have"),
+        ("a int using arrow <a struct<int32>>", "cannot have"),
         ("a int using avro", "at least one part"),
         ("a int using avro <a int>, <b int>", "an id of its own"),
         ("a int using avro (7) <a int>, (7) <a int>", "an id of its own"),
@@ -108,12 +115,24 @@ def test_what_is_no_layout_is_refused_with_the_reason(text: str, why: str) -> No
         ("a list<struct<b int>> using protobuf (0) <1 a repeated message<1 b int32>>",
          "a list<struct<b int>> using protobuf (0) <1 a repeated message<1 b sint32>>",
          "a.b cannot change"),
+        ("a int using arrow", "a bigint, b date using arrow <a int32, b date32>", ""),
+        ("a int using arrow", "a bigint using arrow", "batches without a schema stay a int32: put"),
+        ("a int using arrow", "b date, a int using arrow", "batches without a schema stay a int32"),
     ],
 )  # fmt: skip
 def test_a_layout_follows_another_or_the_reason_is_said(before: str, after: str, why: str) -> None:
     found = why_incompatible(parse(before), parse(after))
     assert why in found
     assert bool(found) == bool(why)
+
+
+def test_what_arrow_has_in_a_batch_follows_from_the_types_if_nothing_else_is_said() -> None:
+    text = "a int, b list<struct<c string, d timestamp>>, e date not null"
+    found = parse(f"{text} using arrow")
+    batch = "<a int32, b list<struct<c bytes, d timestamp_us>>, e date32>"
+    assert str(found) == f"{text} using arrow {batch}"
+    assert parse(str(found)) == found
+    assert found.using == "arrow"
 
 
 def test_changes_name_new_layouts() -> None:

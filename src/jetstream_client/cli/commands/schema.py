@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -33,7 +34,8 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="FILE",
-        help="A file: JSON Schema, Avro (.avsc), Protobuf (.proto, or a descriptor set: .binpb).",
+        help="A file: JSON Schema, Avro (.avsc), Protobuf (.proto, or a descriptor set: .binpb), "
+        "Arrow (.arrow).",
         dir_okay=False,
     ),
 ]
@@ -57,10 +59,22 @@ Message = Annotated[
 ]
 
 
+class FormatName(StrEnum):
+    JSON = "json"
+    ARROW = "arrow"
+
+
+Format = Annotated[
+    FormatName,
+    typer.Option("--format", help="What the values of a SCHEMA are; a file tells it."),
+]
+
+
 class _Given(NamedTuple):
     """What the command line says of a schema."""
 
     text: str | None
+    format: FormatName
     path: Path | None
     infer: int | None
     id: int | None
@@ -73,13 +87,14 @@ def set_(
     cli: Invocation,
     stream: options.StreamName,
     text: Text = None,
+    format_: Format = FormatName.JSON,
     from_: From = None,
     infer: Infer = None,
     id_: Id = None,
     message: Message = None,
     drop: Annotated[bool, typer.Option("--drop", help="Take the schema away.")] = False,
 ) -> None:
-    """Set the schema of a stream's values: JSON, Avro or Protobuf.
+    """Set the schema of a stream's values: JSON, Avro, Protobuf or rows of Arrow.
 
     Publishers and records are not touched: a record that does not fit has nulls in its typed
     columns, and _error says why. A schema can be changed so that programs go on: wider types, new
@@ -94,9 +109,11 @@ def set_(
       jetstream schema set orders --from order.avsc --id 7
 
       jetstream schema set orders --from orders.proto --message Order
+
+      jetstream schema set orders --format arrow "id bigint, price double"
     """
-    given = _Given(text, from_, infer, id_, message)
-    if drop and any(each is not None for each in given):
+    given = _Given(text, format_, from_, infer, id_, message)
+    if drop and any(each not in (None, FormatName.JSON) for each in given):
         raise UsageError("--drop takes the schema away: say no other one", cli.context)
     with cli.client() as client:
         if drop:
@@ -152,6 +169,7 @@ def diff(
     cli: Invocation,
     stream: options.StreamName,
     text: Text = None,
+    format_: Format = FormatName.JSON,
     from_: From = None,
     infer: Infer = None,
     id_: Id = None,
@@ -161,7 +179,7 @@ def diff(
 
     Example: jetstream schema diff orders --infer 10000
     """
-    given = _Given(text, from_, infer, id_, message)
+    given = _Given(text, format_, from_, infer, id_, message)
     with cli.client() as client:
         found = client.describe_schema(stream)
         before = parse(found.text) if found.text else Schema(())
@@ -221,6 +239,10 @@ def _schema(cli: Invocation, client: Client, stream: str, given: _Given, before:
         raise UsageError("say one of: a schema, --from FILE, --infer N", cli.context)
     if given.path is None and (given.id is not None or given.message is not None):
         raise UsageError("--id and --message are about the file of --from", cli.context)
+    if given.format != FormatName.JSON:
+        if given.text is None:
+            raise UsageError("--format is about a SCHEMA: a file tells its own", cli.context)
+        return following(before, parse(f"{given.text} using {given.format}"))
     if given.text is not None:
         return parse(given.text)
     if given.path is not None:
