@@ -41,7 +41,7 @@ def main() -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         for name, (_, about) in SEARCHES.items():
-            print(f"  {name:<12}{about}")
+            print(f"  {name:<13}{about}")
         return 0
     if arguments[0] not in SEARCHES:
         print(
