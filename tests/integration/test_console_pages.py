@@ -361,6 +361,27 @@ def test_a_form_takes_what_the_command_takes_and_shows_no_command_that_fails(
     client.delete_stream(name)
 
 
+def test_a_value_is_published_as_it_is_written(walk: Walk, client: Client, stream: str) -> None:
+    async def walking(page: Page) -> None:
+        await page.value(f"location.hash = '#/streams/{stream}', $('changes').click()")
+        await page.until("$('produce')")
+        await page.value("$('produce').click()")
+        value = "document.querySelector('dialog [name=value]')"
+        await page.value(
+            f"document.querySelector('dialog [name=subject]').value = '{stream}.a',"
+            f" {value}.value = '- 5\\n ', {value}.dispatchEvent("
+            "new Event('input', { bubbles: true }))"
+        )
+        shown = await page.value("document.querySelector('dialog .command code').textContent")
+        assert shown.endswith(f" publish -- {stream}.a '- 5\n '")
+        await page.value("document.querySelector('dialog form').requestSubmit()")
+        await page.until("!$('dialog').open")
+
+    walk(walking)
+    assert [each.value for each in client.fetch(stream)] == [b"- 5\n "]
+
+
+@needs_chromium
 def test_durations_and_sizes_are_read_and_written_as_the_command_line_does(walk: Walk) -> None:
     durations = {"90s": 90, "1h30m": 5400, "7d": 604_800, "1.5s": 1.5, "0": 0, "7": None, "d": None}
     sizes = {"512KiB": 524_288, "10GB": 10**10, "17": 17, "1.5MiB": 1_572_864, "x": None}

@@ -20,6 +20,7 @@ from jetstream_client.cli.connecting import Common, reached
 from jetstream_client.cli.context_file import CONTEXT_VARIABLE
 from jetstream_client.cli.exits import UsageError
 from jetstream_client.cli.suggestions import Commands
+from jetstream_client.cli.units import duration_text, parse_timeout
 from jetstream_client.values.config import (
     DEFAULT_SERVERS,
     NATS_CA_VARIABLE,
@@ -98,16 +99,26 @@ ContextName = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one on each line.")]
+DEFAULT_TIMEOUT = 10.0
+_SHOWN_TIMEOUT = duration_text(DEFAULT_TIMEOUT)
 Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", help="How long to try in total.", min=0.001)
+    float,
+    typer.Option(
+        metavar="DURATION",
+        help=f"How long to try in total. Default: {_SHOWN_TIMEOUT}.",
+        parser=parse_timeout,
+        show_default=False,
+    ),
 ]
 Patience = Annotated[
     float,
     typer.Option(
         "--timeout",
-        metavar="SECONDS",
-        help="How long to wait for each answer and the next record; the whole may take longer.",
-        min=0.001,
+        metavar="DURATION",
+        help=f"How long to wait for each answer and the next record; the whole may take longer. "
+        f"Default: {_SHOWN_TIMEOUT}.",
+        parser=parse_timeout,
+        show_default=False,
     ),
 ]
 """The timeout of commands whose work has no bound."""
@@ -115,9 +126,9 @@ TimeoutBefore = Annotated[
     float | None,
     typer.Option(
         "--timeout",
-        metavar="SECONDS",
+        metavar="DURATION",
         help="How long to try in total.",
-        min=0.001,
+        parser=parse_timeout,
         show_default=False,
     ),
 ]
@@ -202,7 +213,6 @@ ReadFromOption = Annotated[
         "Followers have a record a moment later.",
     ),
 ]
-DEFAULT_TIMEOUT = 10.0
 
 
 def options_before(

@@ -10,6 +10,7 @@ import typer
 
 from jetstream_protocol.durations import SECONDS_OF, seconds_in
 
+TIMEOUT_MIN = 0.001
 _SECONDS_MAX = (2**63 - 1) // 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -27,6 +28,19 @@ def parse_duration(text: str | float) -> float:
         raise typer.BadParameter(
             f"{text!r} is too long: say 290000 years at most, or 0 for no end."
         )
+    return seconds
+
+
+def parse_timeout(text: str | float) -> float:
+    """Seconds, of a text with units or of a number. Raises typer.BadParameter."""
+    seconds = seconds_in(str(text))
+    if seconds is None:
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not a duration: say 30, 30s or 5m.") from None
+    if not TIMEOUT_MIN <= seconds <= _SECONDS_MAX:
+        raise typer.BadParameter(f"{text!r} is not a time to wait: say {TIMEOUT_MIN} s or longer.")
     return seconds
 
 

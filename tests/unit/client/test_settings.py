@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from jetstream_client import InvalidRequestError
-from jetstream_client.cli.units import duration_text, parse_duration, parse_size
+from jetstream_client.cli.units import duration_text, parse_duration, parse_size, parse_timeout
 from jetstream_client.transport.wire import to_config
 
 
@@ -78,3 +78,16 @@ def test_what_is_no_duration_on_the_command_line_is_refused(text: str) -> None:
 def test_what_is_no_size_on_the_command_line_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="not a size"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("5", 5), ("0.5", 0.5), ("500ms", 0.5), ("2m", 120)]
+)
+def test_a_timeout_needs_no_unit(given: str, seconds: float) -> None:
+    assert parse_timeout(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["", "0", "0s", "-1", "nan", "inf", "1e400", "x", "5 s", "5x"])
+def test_what_is_no_timeout_is_refused(given: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_timeout(given)

@@ -94,7 +94,7 @@ def set_(
     message: Message = None,
     drop: Annotated[bool, typer.Option("--drop", help="Take the schema away.")] = False,
 ) -> None:
-    """Set the schema of a stream's values: JSON, Avro, Protobuf or rows of Arrow.
+    """Set the schema of a stream's values: JSON, Avro, Protobuf, Arrow.
 
     Publishers and records are not touched: a record that does not fit has nulls in its typed
     columns, and _error says why. A schema can be changed so that programs go on: wider types, new

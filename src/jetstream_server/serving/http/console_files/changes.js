@@ -16,7 +16,8 @@ function ask(title, fields, text, act) {
   });
   const shown = h("code"), line = h("span", { class: "command", hidden: true }, shown);
   const ok = h("button", { class: "main", type: "submit" }, "OK");
-  const values = () => Object.fromEntries(fields.map(([name, , input]) => [name, input.type === "checkbox" ? input.checked : input.value.trim()]));
+  const valueOf = (input) => input.type === "checkbox" ? input.checked : input.type === "textarea" ? input.value : input.value.trim();
+  const values = () => Object.fromEntries(fields.map(([name, , input]) => [name, valueOf(input)]));
   const touched = new Set();
   const look = (all) => { // Returns whether everything is good. What nobody has come to yet is not complained of.
     const given = values();

@@ -301,5 +301,5 @@ function produce(stream) {
   ask(`Publish to ${name}`, [
     ["subject", "Subject", field({ required: true, value: plain ? stream.subject : "" })],
     ["key", "Key (empty: none)", field()], ["value", "Value", h("textarea", { rows: 6 })],
-  ], (v) => command("publish", v.subject, v.value, ...keyOf(v)), (v) => publishText(name, v));
+  ], (v) => command("publish", ...keyOf(v), ...(v.value.startsWith("-") ? ["--"] : []), v.subject, v.value), (v) => publishText(name, v));
 }
