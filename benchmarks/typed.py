@@ -33,7 +33,10 @@ from jetstream_client import Client
 from jetstream_client.cli.stream_tables import StreamTable
 from jetstream_client.reading.typed import Decoder
 from jetstream_client.values.setting_types import OnMismatchOption
+from jetstream_protocol.batch import Batch, encode
+from jetstream_protocol.fitting import Fitting
 from jetstream_protocol.schema import parse
+from jetstream_protocol.types import WallUs
 
 BATCH = 1_000
 COUNTRIES = ("AT", "CH", "DE", "FR", "IT")
@@ -53,6 +56,7 @@ DECODE_COLUMNS = (
     Column("one field", lambda r: f"{r['one_ns']:,.0f}"),
     Column("three fields", lambda r: f"{r['three_ns']:,.0f}"),
     Column("all eight", lambda r: f"{r['eight_ns']:,.0f}"),
+    Column("whether it fits", lambda r: f"{r['check_ns']:,.0f}"),
 )
 
 TITLE = "nanoseconds of the processor for a record, from the fetch to the answer"
@@ -136,15 +140,17 @@ def run(records: int, runs: int, progress: Progress) -> Report:
 
 
 def decode(records: int, runs: int, progress: Progress) -> Report:
-    """runs: of each format, in turn. No server: the values lie in memory, as Arrow has them."""
+    """runs: of each format, in turn. No server: the values lie in memory, as Arrow has them, and in
+    batches of 1,000, whose check is what `on_mismatch: refuse` adds to ingest."""
     orders = [json.loads(value) for value in _values(records)]
     tables = {
         name: (schema, pa.table({"value": pa.array(map(write, orders), pa.binary())}))
         for name, (schema, write) in FORMATS.items()
     }
     wanted = {"one_ns": ["price"], "three_ns": ["country", "price", "count"], "eight_ns": None}
+    batches = {name: _in_batches(table) for name, (_, table) in tables.items()}
     taken: dict[str, dict[str, list[float]]] = {
-        name: {count: [] for count in wanted} for name in tables
+        name: {count: [] for count in (*wanted, "check_ns")} for name in tables
     }
     for _ in range(runs):
         for name, (schema, table) in tables.items():
@@ -154,6 +160,11 @@ def decode(records: int, runs: int, progress: Progress) -> Report:
                 decoder.decode(table)
                 seconds = time.process_time() - begun
                 taken[name][count].append(seconds * 1e9 / records)
+            fitting = Fitting(str(schema))
+            begun = time.process_time()
+            for batch in batches[name]:
+                fitting.check(batch)
+            taken[name]["check_ns"].append((time.process_time() - begun) * 1e9 / records)
     results = []
     for name, (_, table) in tables.items():
         found = {count: median(each) for count, each in taken[name].items()}
@@ -161,6 +172,15 @@ def decode(records: int, runs: int, progress: Progress) -> Report:
         results.append({"format": name, "bytes": size, **found, "every_ns": taken[name]})
         progress(f"{name}: {found}")
     return Report("typed: decode", f"{records:,} records", "JSON", results, environment())
+
+
+def _in_batches(table: pa.Table) -> list[Batch]:
+    values = table["value"].to_pylist()
+    parts = (values[at : at + BATCH] for at in range(0, len(values), BATCH))
+    made = [encode(part, b"orders") for part in parts]
+    for batch in made:
+        batch.stamp(0, 1, WallUs(1))
+    return [Batch.decode(batch.to_bytes()) for batch in made]
 
 
 def _measured(connection: Any, query: Query, runs: int) -> dict[str, float]:

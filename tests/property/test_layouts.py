@@ -30,7 +30,7 @@ if compiled is None:
     pytest.skip("nothing is compiled here", allow_module_level=True)
 
 
-EXAMPLES = int(os.environ.get("JETSTREAM_LAYOUT_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("JETSTREAM_LAYOUT_EXAMPLES", "25"))
 MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 

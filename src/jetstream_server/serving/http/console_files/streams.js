@@ -100,12 +100,12 @@ const streamPage = (name) => {
   };
 };
 
-/** The fields of its schema, each to be shown as a column of its records. */
+/** The fields of its schema. Those of JSON can be shown as columns of its records; the browser cannot read the other formats. */
 function schemaOf(name, found, browser) {
   if (found.error) return section("Schema", command("schema", "show", name), h("div", { class: "error", role: "alert" }, found.error.message));
   if (!found.fields.length) return section("Schema", command("schema", "set", name, "--infer", "10000"), h("div", { class: "empty" }, "None: values are bytes."));
   const box = (field) => h("input", { type: "checkbox", id: `column-${field.name}`, "aria-label": `Show ${field.name}`, checked: browser.isShown(field.name), onchange: () => browser.toggle(field.name) });
-  const columns = [["Column", box], ["Field", (field) => field.keys.join(", or ")], ["Type", (field) => `${field.type}${field.required ? " not null" : ""}`, "cut"]];
+  const columns = [...(found.using ? [] : [["Column", box]]), ["Field", (field) => field.keys.join(", or ")], ["Type", (field) => `${field.type}${field.required ? " not null" : ""}`, "cut"]];
   const earlier = found.versions.slice(0, -1).map((text, at) => [h("dt", {}, `Version ${found.version - found.versions.length + at + 1}`), h("dd", {}, text || "none")]);
   return section(`Schema, version ${found.version}${found.using ? `, ${found.using}` : ""}`, command("schema", "show", name), [table("Schema", columns, found.fields, (field) => field.name),
     earlier.length ? h("div", { class: "body" }, h("dl", {}, earlier)) : null]);
