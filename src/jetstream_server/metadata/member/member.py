@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 import structlog
+import uvloop
 
 from jetstream_protocol.errors import (
     InternalError,
@@ -60,7 +61,7 @@ class Member:
     def __init__(self, config: MemberConfig, listener: MemberListener) -> None:
         self._config = config
         self._listener = listener
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="metadata-raft", daemon=True)
         self._stopping = asyncio.Event()
         self._member_loop: MemberLoop | None = None
