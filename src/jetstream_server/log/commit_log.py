@@ -55,10 +55,11 @@ class CommitLog:
     """See the module. Every method raises StorageError when the disk fails it."""
 
     __slots__ = (
-        "_begun", "_config", "_disk", "_health", "_mutex", "_noting", "_reader", "_storage",
+        "_begun", "_config", "_disk", "_mutex", "_noting", "_reader", "_storage",
         "compaction", "damage", "damaged_files", "encryption", "epochs", "flushed_offset",
-        "incomplete_reason", "is_start_unknown", "lacks_beginning", "last_append_timestamp",
-        "led_epoch", "log_end_offset", "log_start_offset", "producers", "records", "subjects",
+        "health", "incomplete_reason", "is_start_unknown", "lacks_beginning",
+        "last_append_timestamp", "led_epoch", "log_end_offset", "log_start_offset", "producers",
+        "records", "subjects",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovered: Recovered) -> None:
@@ -70,11 +71,12 @@ class CommitLog:
         self.encryption = config.encryption_of(directory)
         interval = config.index_interval_bytes
         self._storage = LogStorage(disk, directory, interval, recovered, offsets, self.encryption)
-        self._health = Health(directory, recovered.offline_reason, self._mutex)
-        self.records = LogCheckpointer(self, self._storage, offsets, self._health, self._noting)
+        self.health = Health(directory, recovered.offline_reason, self._mutex)
+        """Why the log is offline. Other parts report their reasons here too."""
+        self.records = LogCheckpointer(self, self._storage, offsets, self.health, self._noting)
         save = self.records.save
         self.compaction = LogCompaction(
-            disk, self._storage, self._health, self._mutex, save, self.encryption
+            disk, self._storage, self.health, self._mutex, save, self.encryption
         )
         self.damage = LogDamage(disk, self._storage, self._mutex, save)
         self.damaged_files = (*recovered.damaged_files, *self.damage.damaged_files)
@@ -134,17 +136,12 @@ class CommitLog:
     @property
     def offline_reason(self) -> str:
         """Why nothing can be appended; "" while all is well."""
-        return self._health.offline_reason
-
-    @property
-    def health(self) -> Health:
-        """Why the log is offline. Other parts report their reasons here too."""
-        return self._health
+        return self.health.offline_reason
 
     @property
     def is_damaged(self) -> bool:
         """Whether damage is why the log is offline. What can be read is still valid."""
-        return self._health.is_damaged
+        return self.health.is_damaged
 
     @property
     def is_lost(self) -> bool:
@@ -220,7 +217,7 @@ class CommitLog:
         now_us: message ids age by it; without it they age by timestamps. Raises StorageFullError
         (nothing was appended; try later) and StorageError.
         """
-        self._health.require_online()
+        self.health.require_online()
         base_offset = self.log_end_offset
         timestamp = timestamp_us
         if timestamp < self.last_append_timestamp:
@@ -259,7 +256,7 @@ class CommitLog:
         CannotDecryptError when this node could not read them: nothing is appended then. Raises
         StorageFullError, StorageError: batches written to segments before the failure stay.
         """
-        self._health.require_online()
+        self.health.require_online()
         tail = Tail(self.log_end_offset, self.epochs.latest_epoch)
         headers = check_incoming(data, tail, leader_epoch, gaps_below)
         decrypted = check_incoming_keys(self.encryption, headers, data, self._config.must_encrypt)
@@ -268,8 +265,10 @@ class CommitLog:
         start = 0
         while headers:
             segment = self._segment_for(headers[0].length, headers[0].append_timestamp)
-            count = count_fitting(headers, self._config.segment_bytes - segment.size)
-            end = start + sum(header.length for header in headers[:count])
+            count, end = 1, start + headers[0].length
+            if len(headers) > 1:
+                count = count_fitting(headers, self._config.segment_bytes - segment.size)
+                end = start + sum(header.length for header in headers[:count])
             self._write(segment, (memoryview(data)[start:end],))
             with self._noting:  # First, as in `append`.
                 self.producers.note_all(headers, count, data, start, now_us, decrypted)
@@ -312,7 +311,7 @@ class CommitLog:
 
     def roll(self) -> None:
         """Seal the last segment, unless it is empty, and begin a new one."""
-        self._health.require_online()
+        self.health.require_online()
         last = self._storage.segments.last
         if last is not None and last.size:
             self._begin_segment()
@@ -324,7 +323,7 @@ class CommitLog:
         if segment is None:
             return self._begin_segment()
         if not segment.has_index:
-            with self._health.reading():
+            with self.health.reading():
                 segment.load_index()  # If this failed after the write, its bytes would stay.
         if segment.end[0] and self._is_full(segment, length, timestamp):
             return self._begin_segment()
@@ -356,18 +355,18 @@ class CommitLog:
         last = self._storage.segments.last
         if last is None or not last.size:
             return None
-        with self._health.reading():
+        with self.health.reading():
             return self._due_us(last)
 
     def sealed_spans(self) -> Iterator[Span]:
         """The sealed segments, oldest first, for retention. Reads indexes. For any thread."""
-        with self._health.reading():
+        with self.health.reading():
             for segment in self._storage.segments.sealed:
                 newest_us = segment.last_timestamp()
                 yield Span(segment.base_offset, segment.next_offset, segment.size, newest_us)
 
     def _begin_segment(self) -> Segment:
-        with self._health.changing("beginning a segment in"):
+        with self.health.changing("beginning a segment in"):
             self.records.begin()
             return self._storage.begin_segment(self.log_end_offset)
 
@@ -375,7 +374,7 @@ class CommitLog:
         try:
             segment.write(buffers)
         except OSError as error:
-            raise self._health.append_error(error, segment.undo_write) from error
+            raise self.health.append_error(error, segment.undo_write) from error
 
     def forget_message_ids(self, now_us: MonotonicUs) -> None:
         """Forget message ids whose window has passed."""
@@ -445,7 +444,7 @@ class CommitLog:
 
     def offset_for_timestamp(self, timestamp_us: WallUs) -> tuple[int, int] | None:
         """Offset and leader epoch of the first record appended at that time or later, or None."""
-        with self._health.reading():
+        with self.health.reading():
             header = self._storage.segments.find_timestamp(timestamp_us)
         if header is None:
             return None
@@ -465,7 +464,7 @@ class CommitLog:
             return self._flush()
 
     def _flush(self) -> int:
-        self._health.require_online()
+        self.health.require_online()
         # Read the offset first. The last segment, which is read after it, then lies at or after
         # the segment of that offset. Segments sealed in between are on the storage's list.
         begun = self._begun  # First: what is noted lies at or below the target.
@@ -475,7 +474,7 @@ class CommitLog:
         if last is None or (is_flushed and begun == self.led_epoch):
             return self.flushed_offset
         if not is_flushed:
-            with self._health.repeatable("flushing"):
+            with self.health.repeatable("flushing"):
                 self._storage.sync(last, self.flushed_offset)
         self.led_epoch = self.records.note_flush(target, begun)
         self.flushed_offset = target
@@ -492,7 +491,7 @@ class CommitLog:
         For a follower whose log has diverged from its leader's.
         """
         with self._mutex:
-            self._health.require_online()
+            self.health.require_online()
             self._require_within(offset, self.log_start_offset)
             if offset < self.log_end_offset:
                 self._truncate(offset)
@@ -500,7 +499,7 @@ class CommitLog:
 
     def _truncate(self, offset: int) -> None:
         segment = self._storage.segments.holding(offset)
-        with self._health.reading():
+        with self.health.reading():
             position, end = segment.locate_end(offset)
         self.compaction.cutting()
         if end < self._begun.start_offset:
@@ -514,10 +513,10 @@ class CommitLog:
             self.subjects.truncate(end, self.log_start_offset)
         with self._noting:
             self.producers.truncate(end)
-        self._health.complete(lambda: self._cut(segment, position, end))
+        self.health.complete(lambda: self._cut(segment, position, end))
 
     def _cut(self, segment: Segment, position: int, end: int) -> None:
-        with self._health.repeatable("truncating"):
+        with self.health.repeatable("truncating"):
             self._storage.cut(segment, position, end)
             # Not earlier: a log that is not cut after all has to know its committed gaps.
             self.compaction.cut_to(end)
@@ -527,7 +526,7 @@ class CommitLog:
         """Drop everything, damaged or not, and begin anew at `offset`, as the leader demands. A
         failed log is healthy again afterwards."""
         with self._mutex:
-            self._health.require_recoverable()
+            self.health.require_recoverable()
             self.records.emptying(offset)
             # Not earlier: if emptying fails, the log may be revived with the records that it has.
             with self._noting:
@@ -537,7 +536,7 @@ class CommitLog:
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             if self.subjects is not None:
                 self.subjects.begin(offset)
-            with self._health.must_succeed("resetting"):
+            with self.health.must_succeed("resetting"):
                 self._storage.restart_at(offset)
                 # Not earlier: otherwise a copy interrupted by a kill would be taken for complete.
                 self.compaction.forget()
@@ -562,16 +561,16 @@ class CommitLog:
         the log has failed, what was not flushed then is written again.
         """
         with self._mutex:
-            if not (self.is_damaged or self._health.has_failed):
+            if not (self.is_damaged or self.health.has_failed):
                 return
             is_start_lost = self.lacks_beginning or self.is_start_unknown
             doubt = f"{self.directory}: lost beginning" if is_start_lost and not is_elected else ""
             if self._storage.has_retired:
                 self.records.removing_in_front()
-            with self._health.must_succeed("repairing"):
+            with self.health.must_succeed("repairing"):
                 self._storage.make_folder()
                 self._storage.drop_damaged()
-                if self._health.has_failed:
+                if self.health.has_failed:
                     self._storage.write_again(self.flushed_offset)
             self.compaction.cut_to(self.log_end_offset)
             self.damage.cut_to(self.log_end_offset)
@@ -591,7 +590,7 @@ class CommitLog:
         self.lacks_beginning, self.is_start_unknown = False, bool(doubt)
         self.incomplete_reason = doubt
         self.records.note_all(durable=True)
-        self._health.bring_online()
+        self.health.bring_online()
 
     @property
     def begins_below_start(self) -> bool:
@@ -605,7 +604,7 @@ class CommitLog:
 
         Segments that await their sync stay. Calling this again with the log start retires them.
         """
-        self._health.require_online()
+        self.health.require_online()
         self._require_within(offset, 0)
         self._start_at(max(offset, self.log_start_offset))
 
@@ -628,7 +627,7 @@ class CommitLog:
         # **safety** First, and no more than that: the missing segments would be damage.
         start = self.log_start_offset
         self.records.removing_in_front()
-        with self._health.changing("removing segments of"):
+        with self.health.changing("removing segments of"):
             self._storage.remove_retired(start)
         self.damage.begin_at()
         self.records.save()
@@ -644,25 +643,25 @@ class CommitLog:
         with self._mutex:
             try:
                 if clean and self.offline_reason:
-                    with self._health.changing("closing"):
+                    with self.health.changing("closing"):
                         self._storage.unmark_clean()
                 last = self._storage.segments.last
                 if clean and not self.offline_reason and last is not None:
                     self._flush()
                     if self._storage.has_retired:
                         self._remove_retired()
-                    with self._health.changing("closing"):
+                    with self.health.changing("closing"):
                         last.save_index()
                     self.records.note_bounds()
                     self.records.save(clean_size=last.size)
             finally:
-                self._health.end("the log is closed")
+                self.health.end("the log is closed")
 
     def delete(self) -> None:
         """Remove the log and its folder. The log cannot be used afterwards."""
         with self._mutex:
-            self._health.end("the log is deleted")
-            with self._health.changing("deleting"):
+            self.health.end("the log is deleted")
+            with self.health.changing("deleting"):
                 self._storage.delete()
 
     # State and failures.

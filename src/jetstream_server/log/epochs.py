@@ -52,8 +52,11 @@ class LeaderEpochCache:
 
     def epoch_at(self, offset: int) -> int:
         """The epoch of the record at `offset`; -1 before the first."""
-        at = bisect_right(self._entries, offset, key=lambda entry: entry[1])
-        return self._entries[at - 1][0] if at else UNDEFINED
+        entries = self._entries
+        if entries and entries[-1][1] <= offset:  # Nearly always.
+            return entries[-1][0]
+        at = bisect_right(entries, offset, key=lambda entry: entry[1])
+        return entries[at - 1][0] if at else UNDEFINED
 
     def begin_at_or_after(self, leader_epoch: int, offset: int) -> bool:
         """Whether all known epochs are newer than `leader_epoch`, and begin at or after

@@ -500,7 +500,7 @@ class Replica:
         Raises NotLeaderError, FencedEpochError, UnknownEpochError, InvalidRequestError. Raises
         CorruptBatchError and StorageError when the next records cannot be read.
         """
-        leadership = self._leader_state()
+        leadership = self.leadership or self._leader_state()
         problem = leadership.fetch(request, now_us)
         if leadership.high_watermark > self.high_watermark:
             self._rose(leadership.high_watermark)
@@ -560,7 +560,7 @@ class Replica:
     @property
     def _must_not_be_emptied(self) -> bool:
         if not self._rebuild:
-            return self.has_failed  # A thread has noted it; `failed` is still to be called.
+            return self.log.health.has_failed  # A thread has noted it; `failed` will be called.
         return self.is_counted_on() or not self.is_failure_recorded
 
     def accept(self, answer: Answer, data: bytes, now_us: MonotonicUs) -> Step | None:
@@ -619,7 +619,7 @@ class Replica:
 
     def accepted(self) -> None:
         """Ask for the flush of what `accept` has changed."""
-        if not (self._rebuild or self.has_failed):
+        if not (self._rebuild or self.log.health.has_failed):
             self._services.failures.trust(self.stream.id)
         self._grew()
 
@@ -659,7 +659,8 @@ class Replica:
         self.high_watermark = high_watermark
         if self.on_commit is not None:
             self.on_commit(self)
-        self._progressed()
+        if self.leadership is not None:
+            self._progressed()
         self._wake()
 
     def _progressed(self) -> None:

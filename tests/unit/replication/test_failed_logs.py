@@ -228,7 +228,7 @@ async def test_a_log_whose_failure_was_not_noticed_yet_stands_nowhere_and_does_n
 @on_loop
 async def test_a_damaged_log_says_how_far_it_reads_and_that_does_not_count(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=False)
-    bench.replica.log._health._is_damaged = True
+    bench.replica.log.health._is_damaged = True
     bench.replica.log.health.end("damaged")
     position = bench.replica.position()
     assert position is not None
@@ -244,7 +244,7 @@ async def test_an_elected_log_that_a_full_disk_keeps_from_being_mended_has_faile
 ) -> None:
     """So it is tried again: nothing else would make the node lead once there is room."""
     bench = Bench(tmp_path, leads=False)
-    bench.replica.log._health._is_damaged = True
+    bench.replica.log.health._is_damaged = True
     bench.replica.log.health.end("damaged")
     bench.disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
     bench.do(TransferLeader(stream_id=bench.replica.stream.id, leader=ME))

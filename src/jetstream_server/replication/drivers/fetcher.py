@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import structlog
 
+from jetstream_protocol import frames
 from jetstream_protocol.errors import (
     CorruptBatchError,
     DivergedError,
@@ -220,7 +221,7 @@ class Fetcher:
             while self._sending is None and (self._dirty or self._dropped or keep_alive):
                 keep_alive = False
                 self._frames_sent += 1
-                rest = connection.start_encoded(*self._positions())
+                rest = connection.start_frame(frames.encode(*self._positions()))
                 if rest is not None:
                     self._sending = self._loop.create_task(rest)
                     self._sending.add_done_callback(self._sent)
