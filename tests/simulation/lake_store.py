@@ -30,7 +30,7 @@ from jetstream_server.lake.stores import (
     StoreExistsError,
     StoreMissingError,
 )
-from jetstream_server.lake.table import StreamTable
+from jetstream_server.lake.table import COMMITTED, StreamTable
 from jetstream_server.lake.tasks import MarkTask, Task, TrimTask
 from tests.simulation.world import Violation
 
@@ -64,6 +64,8 @@ class SimulatedStore:
         self._listed_from: dict[str, int] = {}
         self.unsettled = Unsettled()
         self.away_until = 0
+        self.notes_nothing_until = 0
+        """Of commits."""
         self.delay_us = 2_000
         self.deletes: Callable[[str], None] = lambda name: None
         """Is told of each object that goes."""
@@ -72,6 +74,8 @@ class SimulatedStore:
         if name in self.objects:
             raise StoreExistsError(f"there is {name} already")
         world = self._world
+        if f"/{COMMITTED}/" in name and world.now < self.notes_nothing_until:
+            raise StoreAwayError("the store failed")
         self.objects[name] = data
         late_us = world.between(0, LATE_US) if world.chance(0.3) else 0
         self._listed_from[name] = world.now + late_us
@@ -336,6 +340,9 @@ class CacheFiles:
 
     def path(self, path: str) -> Any:
         return SimpleNamespace(unlink=lambda missing_ok: self._disk_of(path).remove_aside(path))
+
+    def stat(self, path: str) -> Any:
+        return SimpleNamespace(st_size=len(self._disk_of(path).file(path).data))
 
     def _disk_of(self, path: str) -> SimulatedDisk:
         return self._cluster.machines[int(path.split("-")[1])].disk

@@ -134,10 +134,11 @@ class LakeReader:
     def find(self, stream_id: int, offset: int, bytes_max: int) -> LogSlice | None:
         """Whole batches from the one that holds `offset` on; None: they are not here yet: `load`
         them."""
-        bases = self._bases.get(stream_id, [])
-        at = bisect_right(bases, offset) - 1
-        kept = self._kept[stream_id, bases[at]] if at >= 0 else None
-        if kept is None or offset >= kept.end:
+        kept = self._kept_at(stream_id, offset)
+        if kept is None:
+            return None
+        if not _is_whole(kept):  # Somebody has emptied the folder, for example.
+            self._remove((stream_id, kept.base))
             return None
         kept.used_us = self._clock()
         first = bisect_right(kept.offsets, offset) - 1
@@ -159,12 +160,24 @@ class LakeReader:
         epoch = self._epochs.get((stream_id, offset - 1))
         if epoch is not None:
             return epoch
-        bases = self._bases.get(stream_id, [])
-        at = bisect_right(bases, offset - 1) - 1
-        kept = self._kept[stream_id, bases[at]] if at >= 0 else None
-        if kept is None or offset > kept.end:
+        kept = self._kept_at(stream_id, offset - 1)
+        if kept is None:
             return None
         return kept.epochs[bisect_right(kept.offsets, offset - 1) - 1]
+
+    def _kept_at(self, stream_id: int, offset: int) -> _Kept | None:
+        """What holds `offset`."""
+        bases = self._bases.get(stream_id, [])
+        at = bisect_right(bases, offset) - 1
+        kept = self._kept[stream_id, bases[at]] if at >= 0 else None
+        return kept if kept is not None and offset < kept.end else None
+
+    def forget(self, stream_id: int, offset: int) -> None:
+        """Have the group that holds `offset` read anew, if it is kept: a reader could not use what
+        it was sent."""
+        kept = self._kept_at(stream_id, offset)
+        if kept is not None:
+            self._remove((stream_id, kept.base))
 
     def load(self, stream_id: int, location: str, offset: int, done: Done) -> None:
         """Read the group that holds `offset`. location: of the table's metadata."""
@@ -255,15 +268,18 @@ class LakeReader:
         for key, kept in sorted(self._kept.items(), key=lambda item: item[1].used_us):
             if self.kept_bytes + length <= bytes_max or now_us - kept.used_us < IN_USE_US:
                 break
-            del self._kept[key]
-            self._bases[key[0]].remove(key[1])
-            if not self._bases[key[0]]:
-                del self._bases[key[0]]
-            self.kept_bytes -= kept.length
-            Path(kept.path).unlink(missing_ok=True)
+            self._remove(key)
         if self.kept_bytes and self.kept_bytes + length > bytes_max:
             used = "lake.cache_bytes is" if bytes_max == self._cache_bytes else "the disk's room is"
             raise UnavailableError(f"{used} used up by other readers; try again")
+
+    def _remove(self, key: _Key) -> None:
+        kept = self._kept.pop(key)
+        self._bases[key[0]].remove(key[1])
+        if not self._bases[key[0]]:
+            del self._bases[key[0]]
+        self.kept_bytes -= kept.length
+        Path(kept.path).unlink(missing_ok=True)
 
     # In the threads.
 
@@ -287,6 +303,7 @@ class LakeReader:
                 f"the lake's object {group.name} is damaged at offset {group.base}: {error}"
             ) from error
         path = os.path.join(self._folder, f"{stream_id}-{group.base}.batches")
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)  # Somebody may have removed it.
         try:
             with open(path, "wb") as file:
                 file.write(data)
@@ -297,6 +314,13 @@ class LakeReader:
             path, group.base, group.end, group.offsets, group.positions, group.epochs, len(data),
             self._clock(),
         )  # fmt: skip
+
+
+def _is_whole(kept: _Kept) -> bool:
+    try:
+        return os.stat(kept.path).st_size == kept.length
+    except OSError:
+        return False
 
 
 def _objects_of(store: Store) -> LakeObjects:

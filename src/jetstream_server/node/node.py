@@ -376,6 +376,7 @@ class NodeStart:
         )
         if settings.lake is not None:
             fetches.lake = self._make_lake_reader(settings.lake, replicas)
+            drivers.healing.forget_in_lake = fetches.lake.forget
         stream_access = StreamAccess(self.access, self.metadata.registry)
         bytes_max = self._settings.batch_bytes_max
         produces = Produces(replicas, stream_access, ingest.produce, bytes_max)

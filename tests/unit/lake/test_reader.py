@@ -208,6 +208,22 @@ async def test_a_cache_for_one_group_serves_a_reader_that_goes_on(
 
 
 @on_loop
+async def test_what_is_missing_or_bad_in_the_cache_is_read_anew(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    reader, kept = ground.reader, Path((await ground.read(0)).path)
+    for spoil in (kept.unlink, lambda: kept.write_bytes(b"short")):
+        spoil()
+        assert reader.find(STREAM, 0, 1 << 20) is None
+        assert (reader.kept_bytes, kept.exists()) == (0, False)
+        assert bytes_of(await ground.read(0)) == ground.data
+    kept.write_bytes(bytes(len(ground.data)))
+    reader.forget(STREAM, 15)  # Whoever was sent this has complained.
+    reader.forget(STREAM, 15)
+    assert bytes_of(await ground.read(0)) == ground.data
+    await reader.close()
+
+
+@on_loop
 async def test_readers_of_old_records_do_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,9 +268,10 @@ async def test_reads_at_the_same_time_share_the_cache(
 async def test_a_failed_read_takes_no_room(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
     (tmp_path / "cache").rmdir()
+    (tmp_path / "cache").touch()
     assert isinstance(await ground.load(0), UnavailableError)
     assert ground.reader.kept_bytes == 0
-    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").unlink()  # It is made anew.
     assert (await ground.read(0)).next_offset == 30
     await ground.reader.close()
 

@@ -63,6 +63,8 @@ class Healing(RoleListener, Healer):
         self._tasks: list[asyncio.Task[None]] = []
         self.ranges_found = 0
         self.ranges_repaired = 0
+        self.forget_in_lake: Callable[[int, int], None] = lambda stream_id, offset: None
+        """Has what was kept of the lake read anew, for the records there may be bad in it."""
 
     def start(self) -> None:
         self._tasks = [
@@ -102,6 +104,7 @@ class Healing(RoleListener, Healer):
         inspect the whole segment at once."""
         if error is not None and lacks_descriptors(error.__cause__):
             return  # That says nothing of the file.
+        self.forget_in_lake(replica.stream.id, offset)
         key = replica, offset, whole
         if key not in self._suspicions and len(self._suspicions) < SUSPICIONS_MAX:
             self._suspicions[key] = []
