@@ -66,7 +66,14 @@ from tests.simulation.process import Inline
 from tests.simulation.readers import BYTES_MAX, Reader
 from tests.simulation.reassigning import ReassignedCluster
 from tests.simulation.scenarios import Scenario, scenario_of
-from tests.simulation.scenarios.laking import LateCommits, Outlives, SweepsAlone
+from tests.simulation.scenarios.laking import (
+    CommitsTooLate,
+    Diverges,
+    LateCommits,
+    Outlives,
+    SweepsAlone,
+    Unheard,
+)
 from tests.simulation.shadows import Entry, Shadow, entry_of
 from tests.simulation.watched import WatchedStream
 from tests.simulation.world import Violation, World
@@ -76,7 +83,10 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = (5_000, 1 << 20)
 """What a node keeps of what it has read: a few objects, or all."""
-ABOUT = {0: Outlives, 4: LateCommits, 6: Outlives, 8: SweepsAlone}
+ABOUT = {
+    0: Outlives, 3: CommitsTooLate, 4: LateCommits, 6: Outlives, 8: SweepsAlone, 9: Unheard,
+    11: Diverges,
+}  # fmt: skip
 """Seeds by what is left when they are divided by twelve."""
 SEGMENT_BYTES = (500, 800, 1_200)
 """Of small segments some are sealed soon."""
@@ -405,8 +415,9 @@ class LakedCluster(ReassignedCluster):
             "flush": profile.flush,
             "lake": True,
         }
-        if self._chances.random() < 0.8:
-            config["local_max_bytes"] = self._chances.randint(1, 4_000)
+        if self._chances.random() < 0.8 or self.scenario().fills_lake:
+            most = 400 if self.scenario().fills_lake else 4_000
+            config["local_max_bytes"] = self._chances.randint(1, most)
         observers = others[:1] if self._chances.random() < 0.3 else []
         self.focus.create(config, sorted(replicas), observers)
         for neighbour in (f"{CLUSTER_ID}/{self.stream_id}-00", f"{CLUSTER_ID}/0-0", "other/0-0"):
@@ -444,7 +455,7 @@ class LakedCluster(ReassignedCluster):
     def _harm_store(self) -> None:
         """For a while it fails in some way, or is away."""
         world, store, chances = self.world, self.store, self._chances
-        if self.faults.healing:
+        if self.faults.healing or self.faults.scenario.fills_lake:
             store.unsettled, store.away_until, store.delay_us = Unsettled(), 0, 2_000
             return
         rates = (0.0, 0.0, 0.05, 0.3)
@@ -459,7 +470,8 @@ class LakedCluster(ReassignedCluster):
         """A step of an upload begins. At times something befalls who does it."""
         chances = self._chances
         faults = self.faults
-        if faults.healing or faults.scenario.is_calm or chances.random() >= STEP_CHANCE:
+        is_spared = faults.scenario.is_calm or faults.scenario.fills_lake
+        if faults.healing or is_spared or chances.random() >= STEP_CHANCE:
             return
         self.world.count("struck in the middle of an upload")
         what, now = chances.random(), self.world.now
@@ -510,6 +522,8 @@ def with_lake(cluster: LakedCluster) -> Iterator[None]:
 
     def nothing(*_: Any, **__: Any) -> None: ...
 
+    cache = SimpleNamespace(makedirs=nothing, path=os.path, stat=cluster.files.stat)
+
     def token_hex(length: int) -> str:
         return world.random.randbytes(length).hex()
 
@@ -532,7 +546,7 @@ def with_lake(cluster: LakedCluster) -> Iterator[None]:
             (node, "LazyStore", lambda options: FromThreads(store)),
             (lake_reader, "_objects_of", SimulatedObjects),
             (lake_reader, "ThreadPoolExecutor", lambda *_: Inline()),
-            (lake_reader, "os", SimpleNamespace(makedirs=nothing, path=os.path)),
+            (lake_reader, "os", cache),
             (lake_reader, "shutil", SimpleNamespace(rmtree=nothing)),
             (lake_reader, "Path", cluster.files.path),
             (lake_reader, "open", cluster.files.open),

@@ -10,18 +10,28 @@ from typing import Any
 from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownOutcomeError
 from jetstream_server.lake.reader import LakeReader
 from jetstream_server.lake.sweep import Sweeper
+from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state import lake_decisions, stream_decisions
-from jetstream_server.replication.core import lake_bounds
+from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.core import follower, lake_bounds
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.messages import LeaderSnapshot
 from jetstream_server.replication.drivers import retention, uploading
+from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.replication.drivers.uploading import Uploading
 from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.long_poll import LongPoll
 from tests.simulation.lake_store import SimulatedStore, Table
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import LAKED
-from tests.simulation.scenarios.laking import LateCommits, Outlives, SweepsAlone
+from tests.simulation.scenarios.laking import (
+    CommitsTooLate,
+    Diverges,
+    LateCommits,
+    Outlives,
+    SweepsAlone,
+    Unheard,
+)
 
 UNKNOWN = (UnavailableError, UnknownOutcomeError)
 """What a proposal raises that may have an effect yet."""
@@ -51,6 +61,12 @@ def uploads_what_is_not_flushed(patches: Patches) -> None:
 def commits_without_comparing(patches: Patches) -> None:
     """A leader's table counts, whichever it was made from and wherever its records begin."""
     patches.set(lake_decisions, "_check_mark", lambda stream, command: None)
+
+
+@mutant(CommitsTooLate, kind=LAKED)
+def lets_older_epochs_commit(patches: Patches) -> None:
+    """What a leader copied counts, although another one leads by now."""
+    patches.set(lake_decisions, "check_leader_epoch", lambda stream, leader_epoch: None)
 
 
 @mutant(LateCommits, kind=LAKED)
@@ -130,6 +146,19 @@ def counts_unreferenced_objects(patches: Patches) -> None:
     patches.set(retention, "_look", early)
 
 
+@mutant(Unheard, kind=LAKED)
+def removes_by_the_leader_s_word(patches: Patches) -> None:
+    """A follower begins where its leader's log does, although it has not heard that the lake
+    reaches there."""
+    patches.set(follower.FollowerState, "_is_beyond_lake", lambda self, step, snapshot: False)
+
+
+@mutant(Unheard, kind=LAKED)
+def asks_only_once_for_a_log_s_beginning(patches: Patches) -> None:
+    """A follower that cannot begin there yet waits for its leader to say so again."""
+    patches.set(follower, "Later", follower.Ignore)
+
+
 # Below its end the lake decides.
 
 
@@ -137,6 +166,17 @@ def counts_unreferenced_objects(patches: Patches) -> None:
 def trusts_a_shorter_log(patches: Patches) -> None:
     """A leader whose log ends before the lake does goes on there, and gives offsets again."""
     patches.set(lake_bounds, "begin_after_lake", lambda stream, log: False)
+
+
+@mutant(Diverges, kind=LAKED)
+def trusts_a_log_of_another_epoch(patches: Patches) -> None:
+    """A leader whose log is long enough goes on, whatever it has before the lake's end."""
+    begin = lake_bounds.begin_after_lake
+
+    def by_length(stream: StreamMetadata, log: CommitLog) -> bool:
+        return log.log_end_offset < stream.lake.end and begin(stream, log)
+
+    patches.set(lake_bounds, "begin_after_lake", by_length)
 
 
 # Where a stream begins.
@@ -238,6 +278,16 @@ def sweeps_other_streams(patches: Patches) -> None:
         return {each.name for each in self._store.list("")}
 
     patches.set(Sweeper, "listed", listed)
+
+
+@mutant(SweepsAlone, kind=LAKED)
+def sweeps_by_an_old_pointer(patches: Patches) -> None:
+    """Who believes to lead sweeps by the table that it knows."""
+
+    async def unconfirmed(self: Sweeping, replica: Replica) -> str:
+        return replica.stream.lake.location
+
+    patches.set(Sweeping, "_confirmed_location", unconfirmed)
 
 
 @mutant(kind=LAKED)

@@ -39,6 +39,8 @@ class Scenario:
     """Whether there is a reader in any case."""
     needs_repeaters = False
     """Whether there are publishers that repeat what they have no answer to."""
+    fills_lake = False
+    """Whether the store of the lake works, and little stays on the disks."""
     first_seed = 0
     """About it, if one kind of cluster alone has it."""
 

@@ -18,28 +18,19 @@ from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId
 from jetstream_server.lake import parquet_object, table, typed_columns, worker
 from jetstream_server.lake.folder_store import FolderStore
-from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state import lake_decisions
 from jetstream_server.metadata.state.commands import LAKE_LEVEL
-from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.replication.core import follower, lake_bounds
-from jetstream_server.replication.drivers.sweeping import Sweeping
+from jetstream_server.replication.core import lake_bounds
 from jetstream_server.serving import long_poll
 from tests.unit.lake import test_typed_columns, test_worker
 from tests.unit.metadata import test_lake_decisions
 from tests.unit.metadata.cluster import Cluster
-from tests.unit.replication import test_follower, test_uploading
 from tests.unit.serving import test_reading_through
 
 Install = Callable[[pytest.MonkeyPatch], None]
 Held = Callable[[Path], Any]
 
 
-def by_length(stream: StreamMetadata, log: CommitLog) -> bool:
-    return log.log_end_offset < stream.lake.end and ORIGINAL(stream, log)
-
-
-ORIGINAL = lake_bounds.begin_after_lake
 FACTS = parquet_object._facts
 
 
@@ -51,10 +42,6 @@ def aged(folder: Path) -> None:
     (folder / "lake").mkdir()
     store = FolderStore((folder / "lake").as_uri())
     test_worker.test_the_age_of_records_is_since_they_were_appended(folder, store)
-
-
-async def unconfirmed(self: Sweeping, replica: Any) -> str:
-    return str(replica.stream.lake.location)
 
 
 def numbered_by_those_there(before: Any, last_id: int, fields: Any) -> Any:
@@ -87,18 +74,6 @@ MUTANTS: dict[str, tuple[Install, Held]] = {
         lambda patch: patch.setattr(lake_decisions, "_check_mark", lambda *_: None),
         refused(begin=11),
     ),
-    "removes_by_the_leader_s_word": (
-        lambda patch: patch.setattr(follower.FollowerState, "_is_beyond_lake", lambda *_: False),
-        lambda _: test_follower.test_a_log_begins_where_the_lake_is_known_to_reach(),
-    ),
-    "asks_only_once_for_a_log_s_beginning": (
-        lambda patch: patch.setattr(follower, "Later", follower.Ignore),
-        lambda _: test_follower.test_a_log_begins_where_the_lake_is_known_to_reach(),
-    ),
-    "trusts_a_log_of_another_epoch": (
-        lambda patch: patch.setattr(lake_bounds, "begin_after_lake", by_length),
-        lambda folder: test_uploading.test_below_its_end_the_lake_decides(folder, 4, 3, 4),
-    ),
     "believes_a_reader_at_the_lake_s_end": (
         lambda patch: patch.setattr(lake_bounds, "check_epoch", lambda *_: None),
         lambda folder: test_reading_through.test_the_record_before_a_log_is_the_lake_s(folder, 6),
@@ -106,10 +81,6 @@ MUTANTS: dict[str, tuple[Install, Held]] = {
     "believes_a_reader_in_the_lake": (
         lambda patch: patch.setattr(long_poll, "check_epoch", lambda *_: None),
         test_reading_through.test_a_reader_of_another_history_is_told_also_by_the_lake,
-    ),
-    "sweeps_by_an_old_pointer": (
-        lambda patch: patch.setattr(Sweeping, "_confirmed_location", unconfirmed),
-        test_uploading.test_who_leads_no_more_deletes_nothing,
     ),
     "gives_the_number_of_a_column_again": (
         lambda patch: patch.setattr(table, "numbered", numbered_by_those_there),
