@@ -33,6 +33,7 @@ RESPONSE_BYTES_MAX = 128 * 1024 * 1024  # A batch is at most 64 MiB; see batch.B
 _PREFIX = struct.Struct("<IBBHI")  # length, kind, reserved, head_length, correlation
 PREFIX_BYTES = _PREFIX.size
 _LENGTH_COVERS = PREFIX_BYTES - 4  # `length` does not count itself
+_HEAD_BYTES_MAX = 2**16 - 1
 
 
 class Kind(IntEnum):
@@ -67,7 +68,10 @@ class Prefix(NamedTuple):
 
 
 def encode(kind: Kind, correlation: int, head: bytes, tail_length: int = 0) -> bytes:
-    """Prefix and head of a frame; the caller sends `tail_length` bytes of batches after it."""
+    """Prefix and head of a frame; the caller sends `tail_length` bytes of batches after it. Raises
+    InvalidRequestError."""
+    if len(head) > _HEAD_BYTES_MAX:
+        raise InvalidRequestError("the names and keys of the request are longer than a frame holds")
     length = _LENGTH_COVERS + len(head) + tail_length
     return _PREFIX.pack(length, kind, 0, len(head), correlation) + head
 

@@ -82,8 +82,10 @@ def ingest_prefix(group: str, partition: int) -> str:
 
 def check_pattern(subject: str) -> None:
     """Raise InvalidRequestError unless `subject` is a NATS subject or pattern."""
+    if not isinstance(subject, str):
+        raise TypeError(f"a subject must be one str, not {type(subject).__name__}")
     tokens = subject.split(".")
-    if len(subject.encode("utf-8", "surrogateescape")) > SUBJECT_BYTES_MAX:
+    if len(subject.encode("utf-8", "surrogatepass")) > SUBJECT_BYTES_MAX:
         raise InvalidRequestError(f"subject is longer than {SUBJECT_BYTES_MAX} bytes")
     for position, token in enumerate(tokens):
         if not _TOKEN.fullmatch(token) or not token.isprintable():

@@ -32,6 +32,7 @@ from jetstream_client.values.config import (
     ClientConfig,
     NatsOptions,
 )
+from jetstream_client.values.numbers import NODE_MAX
 from jetstream_client.values.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 
@@ -145,9 +146,6 @@ OptionalStreamName = Annotated[
         metavar="STREAM", help="A stream's name, or name@subject.", autocompletion=complete_stream
     ),
 ]
-NODE_MAX = 2**31 - 1
-NUMBER_MAX = 2**63 - 1
-"""Numbers beyond those cannot be asked for."""
 NodeId = Annotated[
     int,
     typer.Argument(

@@ -13,6 +13,7 @@ from jetstream_client.publishing.keyed_group import (
 )
 from jetstream_client.transport.streams import AsyncStreams
 from jetstream_client.values.settings import AlterableSettings, GroupSettings
+from jetstream_client.values.text import check_text
 from jetstream_client.values.types import Stream, StreamDescription
 from jetstream_protocol.errors import JetstreamError
 
@@ -41,6 +42,7 @@ class AsyncKeyedGroups(AsyncStreams):
         unknown = sorted(set(settings) - set(GroupSettings.__annotations__))
         if unknown:
             raise TypeError(f"create_group has no setting {unknown[0]!r}")
+        check_text("the group's name", name)
         check_room(await self.list_streams(), name, subject, streams)
         try:
             return [

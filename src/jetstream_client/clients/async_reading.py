@@ -22,7 +22,7 @@ from jetstream_client.transport.schemas import AsyncSchemas
 from jetstream_client.transport.streams import AsyncStreams
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.durations import Seconds, to_seconds
-from jetstream_client.values.positions import Position
+from jetstream_client.values.positions import Position, needed
 from jetstream_client.values.text import check_text
 from jetstream_client.values.type_variables import K, V
 from jetstream_client.values.types import OffsetAt, OnReset, Payload, ReadFrom, StreamLike
@@ -318,6 +318,8 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         `jetstream-log[arrow]`.
         """
         self._check_open()
+        for position in (start, stop):
+            needed(position)  # Raises for what is no position.
         ref = wire.to_ref(stream)
         waits = self.config.timeout if patience is None else to_seconds("patience", patience)
 

@@ -27,7 +27,15 @@ from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.transport.follow import Following
 from jetstream_client.transport.routes import check_read_from
 from jetstream_client.transport.streams import Streams
-from jetstream_client.values.positions import At, Position, Simple, needed, offset_of
+from jetstream_client.values.numbers import check_number
+from jetstream_client.values.positions import (
+    At,
+    Position,
+    Simple,
+    check_offset,
+    needed,
+    offset_of,
+)
 from jetstream_client.values.records import to_bytes
 from jetstream_client.values.text import check_text
 from jetstream_client.values.type_variables import K, V
@@ -70,6 +78,8 @@ _LEADER_SHARE = 4
 """If another replica can serve, the leader is looked for no longer than that."""
 # Longest wait of one request; a longer wait sends another one, and so notices a dead server.
 _WAIT_SECONDS_MAX = 30.0
+_BYTES_MAX = 2**31 - 1
+"""That can be asked for. Servers send less."""
 _AS_STORED: Deserializers[Any, Any] = Deserializers()
 
 
@@ -137,6 +147,7 @@ class Reader:
                 stream, position, stop, max_messages, max_bytes, read_from, wanted
             )
         check_read_from(read_from)
+        check_number("last_epoch", last_epoch, -1)
         _check_bounds(max_messages, max_bytes, max_wait)
         name = await self._streams.name_of(stream)
         ref = wire.to_ref(stream)
@@ -265,10 +276,11 @@ class Reader:
         encrypted: bool,
     ) -> FetchedBatches:
         """See AsyncClient.fetch_batches."""
+        check_number("last_epoch", last_epoch, -1)
         request = pb.DataFetchRequest(
             stream=wire.to_ref(stream),
-            offset=offset,
-            bytes_max=max(1, max_bytes),
+            offset=check_offset(offset),
+            bytes_max=min(max(1, max_bytes), _BYTES_MAX),
             as_stored=encrypted,
         )
         if last_epoch >= 0:

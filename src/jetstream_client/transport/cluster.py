@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.control import ControlPlane
+from jetstream_client.values.numbers import check_epoch, check_node
 from jetstream_client.values.settings import ClusterSettings
 from jetstream_client.values.text import text_or_empty
 from jetstream_client.values.types import (
@@ -52,7 +53,7 @@ class AsyncCluster(AsyncMethods):
         """
         # A retry finds the leadership at its target.
         answer: pb.TransferLeaderResponse = await self._calls.call(
-            pb.TransferLeaderRequest(stream=wire.to_ref(stream), node_id=node),
+            pb.TransferLeaderRequest(stream=wire.to_ref(stream), node_id=check_node(node)),
             what=f"handing the leadership to node {node}",
             changes=True,
         )
@@ -75,7 +76,10 @@ class AsyncCluster(AsyncMethods):
         # A retry after success finds a leader and is refused.
         answer: pb.ElectLeaderResponse = await self._calls.call(
             pb.ElectLeaderRequest(
-                stream=wire.to_ref(stream), node_id=node, dry_run=dry_run, stream_epoch=stream_epoch
+                stream=wire.to_ref(stream),
+                node_id=check_node(node),
+                dry_run=dry_run,
+                stream_epoch=check_epoch(stream_epoch),
             ),
             what=f"electing node {node}",
             changes=not dry_run,
@@ -89,7 +93,7 @@ class AsyncCluster(AsyncMethods):
         """
         # A retry finds the mark as it should be.
         await self._calls.call(
-            pb.DrainNodeRequest(node_id=node, draining=not undo),
+            pb.DrainNodeRequest(node_id=check_node(node), draining=not undo),
             what=f"draining node {node}",
             changes=True,
         )
@@ -98,7 +102,7 @@ class AsyncCluster(AsyncMethods):
         """Return what support needs to know of a node: its configuration without secrets, its
         metrics, and its last log lines. Raises NotFoundError."""
         answer: pb.DebugNodeResponse = await self._calls.call(
-            pb.DebugNodeRequest(node_id=node), what=f"asking node {node} about itself"
+            pb.DebugNodeRequest(node_id=check_node(node)), what=f"asking node {node} about itself"
         )
         return NodeDebug(
             config=bounded_json.loads(answer.config),
@@ -121,7 +125,7 @@ class AsyncCluster(AsyncMethods):
         if sum(each is not None for each in (stream, cursor, node)) > 1:
             raise InvalidRequestError("name a stream, a cursor or a node")
         asked = pb.DescribeHistoryRequest(
-            node_id=node,
+            node_id=None if node is None else check_node(node),
             stream=None if stream is None else wire.to_ref(stream),
             cursor=text_or_empty("the cursor", cursor),
         )
@@ -165,7 +169,9 @@ class AsyncCluster(AsyncMethods):
         if replicas is None and observers is None:
             raise InvalidRequestError("name the nodes of the replicas, the observers, or both")
         request = pb.ReassignStreamRequest(
-            stream=wire.to_ref(stream), replicas=replicas or (), stream_epoch=stream_epoch
+            stream=wire.to_ref(stream),
+            replicas=replicas or (),
+            stream_epoch=check_epoch(stream_epoch),
         )
         if observers is not None:
             request.observers.CopyFrom(pb.Nodes(nodes=observers))
@@ -182,7 +188,7 @@ class AsyncCluster(AsyncMethods):
         """
         request = pb.PlanReassignmentRequest(balance=True)
         if drain is not None:
-            request = pb.PlanReassignmentRequest(drain_node=drain)
+            request = pb.PlanReassignmentRequest(drain_node=check_node(drain))
         answer: pb.PlanReassignmentResponse = await self._calls.call(
             request, what="planning a reassignment"
         )
@@ -220,7 +226,9 @@ class AsyncCluster(AsyncMethods):
         """Remove a stopped node from the cluster's metadata. Raises PreconditionFailedError if it
         is alive or holds replicas."""
         await self._calls.call(
-            pb.RemoveNodeRequest(node_id=node), what=f"removing node {node}", changes=True
+            pb.RemoveNodeRequest(node_id=check_node(node)),
+            what=f"removing node {node}",
+            changes=True,
         )
 
     async def list_voters(self) -> Voters:

@@ -17,6 +17,7 @@ from jetstream_client.transport.lags import Lags
 from jetstream_client.transport.recent import Recent
 from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.numbers import check_number
 from jetstream_client.values.positions import Position, check_offset
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import Cursor, CursorDescription, StreamLike
@@ -276,7 +277,7 @@ def commit_of(
         name=name,
         stream=ref,
         offset=offset,
-        last_epoch=None if last_epoch < 0 else last_epoch,
+        last_epoch=None if last_epoch < 0 else check_number("last_epoch", last_epoch),
         owner=owner,
         metadata=metadata,
         expected_revision=expected_revision,

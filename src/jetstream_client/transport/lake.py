@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
+from jetstream_client.values.text import check_text
 from jetstream_client.values.types import StreamLake, StreamLike, UnneededObject
 from jetstream_protocol.generated import api_pb2 as pb
 
@@ -21,6 +22,7 @@ class AsyncLake(AsyncMethods):
         `lake` and is `restoring`. table_url: of its metadata, or of its stream's folder. Raises
         InvalidRequestError for what is no such table, PreconditionFailedError for another stream,
         StreamNotFoundError, UnavailableError."""
+        check_text("the table's URL", table_url)
         await self._calls.call(
             pb.AdoptLakeRequest(stream=wire.to_ref(stream), table_url=table_url),
             what="taking over a table of the lake",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.values.access import AclDecision, AclRule, NewToken, Operation, Token
+from jetstream_client.values.numbers import check_number
 from jetstream_client.values.settings import Seconds, to_us
 from jetstream_client.values.text import check_text, text_or_empty
 from jetstream_protocol.errors import InvalidRequestError
@@ -72,6 +73,8 @@ class AsyncSecurity(AsyncMethods):
         """
         check_text("the principal", principal)
         names = [operations] if isinstance(operations, str) else list(operations)
+        for each in names:
+            check_text("the operation", each)
         if stream is None and (subject is not None or cursor is not None):
             stream = "*"
         rule = pb.AclRule(
@@ -96,7 +99,9 @@ class AsyncSecurity(AsyncMethods):
     async def remove_acl(self, rule_id: int) -> None:
         """Remove an ACL rule by its id."""
         await self._calls.call(
-            pb.RemoveAclRequest(id=rule_id), what=f"removing ACL rule {rule_id}", changes=True
+            pb.RemoveAclRequest(id=check_number("the rule", rule_id)),
+            what=f"removing ACL rule {rule_id}",
+            changes=True,
         )
 
     async def test_acl(
@@ -114,6 +119,7 @@ class AsyncSecurity(AsyncMethods):
         stream of this name. principal: by default the caller. cursor: the cursor or consumer group
         that `commit` is about.
         """
+        check_text("the operation", operation)
         request = pb.TestAclRequest(
             principal=text_or_empty("the principal", principal),
             operation=operation,

@@ -11,6 +11,7 @@ from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.cluster import describe_cluster
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.recent import STREAMS_MAX, Recent
+from jetstream_client.values.numbers import check_epoch
 from jetstream_client.values.positions import Position
 from jetstream_client.values.settings import AlterableSettings, StreamSettings
 from jetstream_client.values.text import check_text
@@ -269,7 +270,9 @@ class AsyncStreams(AsyncMethods):
         """Change settings (see AlterableSettings) of a running stream; returns the changed stream.
         stream_epoch: change the settings only if the stream still has this epoch; otherwise raise
         PreconditionFailedError."""
-        request = pb.AlterStreamRequest(config=wire.to_config(settings), stream_epoch=stream_epoch)
+        request = pb.AlterStreamRequest(
+            config=wire.to_config(settings), stream_epoch=check_epoch(stream_epoch)
+        )
         answer: pb.AlterStreamResponse = await self._change(stream, request, "altering stream {!r}")
         return wire.stream_of(answer.stream)
 

@@ -51,7 +51,7 @@ def to_ref(stream: StreamLike) -> common_pb2.StreamRef:
     if isinstance(stream, Stream):
         return common_pb2.StreamRef(id=stream.id)
     if isinstance(stream, int):
-        if stream < 1:
+        if not 1 <= stream < 2**64:
             raise InvalidRequestError(f"stream ids are positive, {stream} is not one")
         return common_pb2.StreamRef(id=stream)
     check_text("the stream's name", stream)

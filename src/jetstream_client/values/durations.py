@@ -27,7 +27,10 @@ def to_seconds(name: str, value: Seconds | None) -> float | None:
         if found is None:
             raise InvalidRequestError(f"{name} {value!r} is not a duration: say 90s, 1h30m or 7d")
         return found
-    return value.total_seconds() if isinstance(value, timedelta) else value
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if seconds is not None and not seconds >= 0:  # Not a number is not, either.
+        raise InvalidRequestError(f"{name} {value!r} is negative, or no number")
+    return seconds
 
 
 def to_us(name: str, value: Seconds) -> int:

@@ -122,6 +122,7 @@ def _text(name: str, given: object) -> str:
 
 def check_value(what: str, value: str) -> None:
     """Raise InvalidRequestError unless `value` passes through a header unaltered."""
+    check_text(what, value)
     if "\r" in value or "\n" in value or "\0" in value:
         raise InvalidRequestError(
             f"{what} holds a line break or NUL, which NATS headers cannot carry"
@@ -130,4 +131,3 @@ def check_value(what: str, value: str) -> None:
         raise InvalidRequestError(
             f"{what} begins or ends with white space, which NATS headers do not keep"
         )
-    check_text(what, value)

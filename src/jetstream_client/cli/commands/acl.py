@@ -12,6 +12,7 @@ from jetstream_client.cli.exits import Exit, UsageError
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json
 from jetstream_client.values.access import AclRule
+from jetstream_client.values.numbers import NUMBER_MAX
 
 app = options.group("Rules that say who may do what.")
 
@@ -111,7 +112,7 @@ def list_rules(
 def remove(
     cli: Invocation,
     rule: Annotated[
-        int, typer.Argument(metavar="ID", min=1, max=options.NUMBER_MAX, help="The rule's id.")
+        int, typer.Argument(metavar="ID", min=1, max=NUMBER_MAX, help="The rule's id.")
     ],
     yes: options.Yes = False,
 ) -> None:

@@ -14,6 +14,7 @@ from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.moves import LOOK_SECONDS, Mover, fenced_nodes, observers_after
 from jetstream_client.cli.output import emit_json, print_table, printable
 from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.numbers import NODE_MAX
 from jetstream_client.values.types import ReplicaMove, Stream
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -43,9 +44,7 @@ def reassign(
     ] = None,
     drain: Annotated[
         int | None,
-        typer.Option(
-            metavar="NODE", min=0, max=options.NODE_MAX, help="Move every replica off this node."
-        ),
+        typer.Option(metavar="NODE", min=0, max=NODE_MAX, help="Move every replica off this node."),
     ] = None,
     balance: Annotated[
         bool, typer.Option("--balance", help="Spread replicas evenly over the nodes.")
@@ -274,7 +273,7 @@ def _nodes(option: str, text: str) -> tuple[int, ...]:
         nodes = tuple(int(each) for each in text.split(","))
     except ValueError:
         raise InvalidRequestError(f"{option} is a list of nodes as 0,1,2, not {text!r}") from None
-    if len(set(nodes)) != len(nodes) or not 0 <= min(nodes) <= max(nodes) <= options.NODE_MAX:
+    if len(set(nodes)) != len(nodes) or not 0 <= min(nodes) <= max(nodes) <= NODE_MAX:
         raise InvalidRequestError(f"{option} names different nodes, not {text!r}")
     return nodes
 

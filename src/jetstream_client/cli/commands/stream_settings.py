@@ -14,6 +14,7 @@ from jetstream_client.cli.output import emit_json, stream_row
 from jetstream_client.cli.overlapping_streams import note_others, overlapping_streams
 from jetstream_client.cli.setting_options import with_options
 from jetstream_client.cli.stream_or_group import for_each
+from jetstream_client.values.numbers import NUMBER_MAX
 from jetstream_client.values.types import Stream, StreamLike
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.settings import STREAM_SETTINGS
@@ -107,7 +108,7 @@ def alter(
         int | None,
         typer.Option(
             min=0,
-            max=options.NUMBER_MAX,
+            max=NUMBER_MAX,
             help="Change settings only if the stream still has this epoch.",
         ),
     ] = None,

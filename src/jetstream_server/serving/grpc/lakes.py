@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.lake.reader import LakeReader
@@ -17,6 +17,7 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 
 STORE_SECONDS = 8.0
 """For the table's metadata: less than a call takes over HTTP."""
+_NO_LAKE = "this node has no lake: give every node lake.url"
 OBJECTS_MAX = 1_000
 """Of an answer: some 150 bytes each."""
 
@@ -43,16 +44,16 @@ class Lakes:
         return self._reader is not None
 
     async def adopt(self, replica: Replica, table_url: str) -> None:
-        """See Adopting.adopt. Raises UnavailableError if this node has no lake."""
+        """See Adopting.adopt. Raises PreconditionFailedError if this node has no lake."""
         if self._adopting is None:
-            raise UnavailableError("this node has no lake: give every node lake.url")
+            raise PreconditionFailedError(_NO_LAKE)
         await self._adopting.adopt(replica, table_url)
 
     async def sweep(self, replica: Replica, *, dry_run: bool) -> pb.SweepLakeResponse:
-        """See Sweeping.sweep_now. Raises UnavailableError if this node has no lake, or cannot reach
-        it."""
+        """See Sweeping.sweep_now. Raises PreconditionFailedError if this node has no lake,
+        UnavailableError if it cannot reach it."""
         if self._sweeping is None:
-            raise UnavailableError("this node has no lake: give every node lake.url")
+            raise PreconditionFailedError(_NO_LAKE)
         try:
             found = await self._sweeping.sweep_now(replica, dry_run=dry_run)
         except (OSError, ValueError) as error:
@@ -81,7 +82,7 @@ class Lakes:
         if not lake.location:
             return answer
         if self._reader is None:
-            raise UnavailableError("this node has no lake: give every node lake.url")
+            raise UnavailableError(_NO_LAKE)
         answer.table_url = self._reader.url_of(lake.location)
         if with_metadata:
             try:
