@@ -169,6 +169,7 @@ async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> Non
     replica = FakeReplica()
     replica.wanted = None
     driver = IsrDriver(cast(RaftMetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: 0)
+    driver.role_changed(cast(Replica, replica))
     driver.progressed(cast(Replica, replica))
     driver.start()
     try:

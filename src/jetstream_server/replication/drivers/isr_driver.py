@@ -44,6 +44,7 @@ class IsrDriver(RoleListener):
         self._node_id = NodeId(node_id)
         self._monotonic_clock = monotonic_clock
         self._led: dict[Replica, None] = {}  # led here, with other copies
+        self._leads = asyncio.Event()  # any of these
         self._unsettled: dict[Replica, None] = {}  # of these
         self._liveness = Liveness()
         self._followers: tuple[NodeId, ...] | None = ()  # of these; None: to be looked up
@@ -63,10 +64,13 @@ class IsrDriver(RoleListener):
             if replica in self._led:
                 del self._led[replica]
                 self._followers = None
+            if not self._led:
+                self._leads.clear()
             self._unsettled.pop(replica, None)
             self._unknown.pop(replica.stream.id, None)
             return
         self._led[replica] = None
+        self._leads.set()
         self._followers = None
         for node_id in replica.stream.copies:
             leadership.hear(node_id, is_silent=self._liveness.is_silent(node_id))
@@ -98,6 +102,7 @@ class IsrDriver(RoleListener):
                 self._consider(replica, now_us)
                 if replica.is_settled(now_us):
                     self._unsettled.pop(replica, None)
+            await self._leads.wait()
 
     def _listen(self, now_us: MonotonicUs) -> None:
         """Tell the leaderships on this node which followers have fallen silent or are heard

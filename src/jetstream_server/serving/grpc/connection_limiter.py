@@ -95,10 +95,10 @@ class ConnectionLimiter:
         """Whether somebody who is known has made a call over the connection of a peer."""
         return self._standing.get(peer, Standing.NOTHING) >= Standing.SIGNED_IN
 
-    def look_if_due(self) -> None:
-        is_due = self._seconds() - self._looked_at >= _LOOK_SECONDS
-        if is_due or self._count() > self._others + FEW:
-            self.look()
+    def is_due(self) -> bool:
+        """Whether to look again: some time has passed, or there are many more descriptors."""
+        is_late = self._seconds() - self._looked_at >= _LOOK_SECONDS
+        return is_late or self._count() > self._others + FEW
 
     def _count(self) -> int:
         files = self._files_open()  # Asked first: files that are opened meanwhile count as more.
@@ -183,7 +183,10 @@ class ConnectionLimiter:
         while True:
             await asyncio.sleep(_COUNT_SECONDS)
             try:
-                await asyncio.to_thread(self.look_if_due)
+                # Few descriptors are counted faster than a thread is woken.
+                is_few = self._others <= FEW
+                if self.is_due() if is_few else await asyncio.to_thread(self.is_due):
+                    await asyncio.to_thread(self.look)
             except OSError as error:
                 if self._throttle.is_due("connections_not_limited"):
                     logger.warning("connections_not_limited", reason=str(error))
