@@ -625,6 +625,8 @@ cdef int is_finite(const uint8_t* at, const uint8_t* end) noexcept nogil:
     cdef int64_t count = 0, power = 0, given = 0  # The number is 0.digits * 10^power.
     cdef bint after_point = False, small
     at += at[0] == 45
+    if at[0] == 73:  # Infinity.
+        return 0
     while at < end and at[0] != 101 and at[0] != 69:
         if at[0] == 46:
             after_point = True

@@ -191,6 +191,16 @@ def test_a_double_is_the_one_next_to_its_digits(digits: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_what_is_let_through_is_a_finite_number(form: str) -> None:
+    """Whether it is finite is found without converting it."""
+    numbers = ["-0", "1.7976931348623157e308", "-1.79769313486231580793e308", "0e999999999999"]
+    others = ["Infinity", "-Infinity", "NaN", "1.7976931348623159e308", "-1e309"]
+    given_values: list[bytes | None] = [f'{{"a":{each}}}'.encode() for each in numbers + others]
+    with using(form):
+        assert [*Fitting("a double").misfits(given_values)] == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_an_exponent_counts_whole_however_many_zeros_are_in_front(form: str) -> None:
     """Too large for a double, and 1."""
     numbers = [f"0.{'0' * 20_000}1e{exponent}" for exponent in (200_000, 20_001)]
