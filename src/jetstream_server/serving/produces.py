@@ -12,7 +12,12 @@ from typing import Protocol
 
 from jetstream_protocol.batch import HEADER_BYTES
 from jetstream_protocol.envelope import NO_EXPECTATION, BatchEnvelope
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, MessageTooLargeError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    MessageTooLargeError,
+    NotLeaderError,
+)
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import StreamId
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -67,11 +72,14 @@ class Produces:
         if expected is not None and expected < 0:
             raise InvalidRequestError("an expected offset must not be negative")
         stream = self._access.resolve_written(identity, request.stream, request.subject)
-        self._replicas.led_replica_of(stream)
         batch = BatchEnvelope(
             bytes(tail[:HEADER_BYTES]),
             bytes(memoryview(tail)[HEADER_BYTES:]),
             expected_offset=NO_EXPECTATION if expected is None else expected,
             ack_leader=request.ack_leader,
         )
-        self._produce(stream.id, batch, request.subject, stored, refuse)
+        try:
+            self._produce(stream.id, batch, request.subject, stored, refuse)
+        except NotLeaderError:
+            self._replicas.led_replica_of(stream)  # Its error names the leader.
+            raise

@@ -173,6 +173,8 @@ async def test_below_the_minimum_of_replicas_askers_are_refused_and_others_store
     class Alone:
         """The leadership, with too few replicas in sync."""
 
+        can_commit = False
+
         def check_can_append(self) -> None:
             raise NotEnoughReplicasError("1 replica is in sync, 2 are needed")
 

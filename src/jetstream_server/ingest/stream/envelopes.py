@@ -57,7 +57,8 @@ class ArrivedBatch(NamedTuple):
     def open(self) -> tuple[EncodedBatch, Batch, Directives]:
         """Decode the batch, ready to append, and what it asks for. Raises JetstreamError if it must
         not be appended."""
-        _refuse_asking(self.header_block, "around a batch")
+        if self.header_block:
+            _refuse_asking(self.header_block, "around a batch")
         encoded, batch = open_batch(self.envelope.header, self.envelope.body, self.subject)
         column = batch.layout.header_blocks
         asked = NOTHING

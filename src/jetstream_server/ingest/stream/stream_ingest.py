@@ -235,6 +235,9 @@ class StreamIngest:
         reason = self._bounds.reason(asked, length, self._answers.waiting)
         if reason:
             return UnavailableError(f"overloaded, try again: {reason}")
+        leadership = self.replica.leadership
+        if leadership is not None and leadership.can_commit:
+            return None
         try:
             self.replica.check_can_commit()
         except JetstreamError as error:
@@ -451,9 +454,9 @@ class StreamIngest:
     def _store_batch(self, arrived: ArrivedBatch) -> None:
         """Append a producer's batch, or recognise it as a duplicate. Raises JetstreamError when it
         is refused."""
-        envelope, reply = arrived.envelope, arrived.reply
+        envelope, reply, config = arrived.envelope, arrived.reply, self.replica.stream.config
         encoded, batch, asked = arrived.open()
-        if self.replica.stream.config.is_keyed_by_subject:
+        if config.is_keyed_by_subject:
             encoded, batch = keyed_by_subject(encoded, batch)
         header, message_id = batch.header, asked.message_id
         if header.producer_id >= 0:
@@ -475,12 +478,16 @@ class StreamIngest:
                 return
         if asked.rollup and not self._rules.keeps_last_of_subjects:
             raise no_rollup_error()
-        error = _expectation_error(
-            envelope.expected_offset, self.replica.log.log_end_offset
-        ) or self._unexpected_of_subject(arrived.subject, asked.expected_subject_end)
+        error: JetstreamError | None = None
+        if envelope.expected_offset != NO_EXPECTATION:
+            end_offset = self.replica.log.log_end_offset
+            error = _expectation_error(envelope.expected_offset, end_offset)
+        if error is None and asked.expected_subject_end is not None:
+            error = self._unexpected_of_subject(arrived.subject, asked.expected_subject_end)
         if error is not None:
             raise error
-        check_record_sizes(batch, self.replica.stream.config.max_message_bytes)
+        if config.max_message_bytes:
+            check_record_sizes(batch, config.max_message_bytes)
         if (fitting := self._fitting) is not None:
             fitting.check(batch)
         base_offset = self.replica.append(encoded)

@@ -427,6 +427,8 @@ class Connection:
         except JetstreamError as error:
             refuse(error)
             return
+        if not self._access.enabled:
+            return
         delay_us = self._access.write_delay_us(self._identity, length)
         if delay_us and self._delayed is None:
             self._delayed = self._loop.call_later(delay_us / 1e6, self._delay_is_over)
@@ -458,7 +460,8 @@ class Connection:
             self._run(batch, self._send_head(Kind.PRODUCE_REPLY, batch.correlation, reply))
             return
         try:
-            batch.rest = self._socket.start_tail(Kind.PRODUCE_REPLY, batch.correlation, head, b"")
+            frame = frames.encode(Kind.PRODUCE_REPLY, batch.correlation, head)
+            batch.rest = self._socket.start_frame(frame)
         except Exception as error:  # noqa: BLE001  ends the connection
             self._sending.give()
             self._ended(batch)
