@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.late_files import LateFiles
 from tests.support.lateness import Lateness
 
 PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
@@ -65,6 +66,19 @@ COMPUTING = ("simulation", "model", "property")
 """Theirs, as all others, only compute."""
 WAITING_END = 0.75
 """The part of the order behind which no file waits: the last ones keep all workers busy."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--late-files",
+        action="store_true",
+        help="a worker of xdist collects a file when it runs it: for whole files only",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.late_files and hasattr(config, "workerinput"):
+        config.pluginmanager.register(LateFiles())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
