@@ -21,6 +21,7 @@ import pytest
 from examples.spark.__main__ import has_java
 from jetstream_client import Client
 from pyspark_jetstream import clients
+from tests.spark.preloaded import preloaded_python
 from tests.spark.support import (
     JARS,
     TABLE_FORMATS,
@@ -69,6 +70,8 @@ def spark(spark_said: Path) -> Iterator[SparkSession]:
         with stderr_to(spark_said):
             lake = {"spark.sql.catalog.lake.warehouse": str(spark_said.parent / "lake")}
             config |= {**TABLE_FORMATS, **lake} if JARS else {}
+            python = stack.enter_context(preloaded_python(spark_said.parent))
+            stack.enter_context(pytest.MonkeyPatch.context()).setenv("PYSPARK_PYTHON", python)
             session = stack.enter_context(local_session(spark_said.parent, config=config))
         yield session
 

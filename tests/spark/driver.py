@@ -49,7 +49,7 @@ def query(spark: SparkSession, servers: str, stream: str, folder: Path) -> Strea
     """One file of offsets for each batch, written anew when a batch is run again."""
     reader = spark.readStream.format("jetstream").options(servers=servers, streams=stream)
     if HAS_ADMISSION_CONTROL:
-        reader = reader.option("maxOffsetsPerTrigger", "10000")
+        reader = reader.option("maxOffsetsPerTrigger", "2500")
     frame = reader.option("startingOffsets", "earliest").load()
 
     def sink(rows: DataFrame, number: int) -> None:

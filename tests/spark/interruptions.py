@@ -33,12 +33,13 @@ from pyspark.sql import DataFrame, SparkSession
 from jetstream_client import Client
 from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL
 from tests.spark.standalone import running_standalone
-from tests.spark.support import Log, local_session, publish, until
+from tests.spark.support import Log, local_session, until
 from tests.support.server import running_server
 
 ROWS = 100_000
 ROW_BYTES = 150
-"""Some eight batches of five in two partitions."""
+BATCHES = (3, 10, 17)
+"""What a record batch has of the rows, in hundredths: eight batches of five in two partitions."""
 
 FORMAT = "jetstream"
 RECORDS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -54,11 +55,17 @@ class Round:
     log: Log
     random: Random
     folder: Path
+    count: int
     stored: int = 0
 
+    def cut(self) -> None:
+        """Choose how Spark cuts rows into record batches."""
+        each = self.count // 100 * self.random.choice(BATCHES)
+        self.spark.conf.set(RECORDS_PER_BATCH, str(each))
+
     def rows(self) -> DataFrame:
-        self.spark.conf.set(RECORDS_PER_BATCH, str(self.random.choice((3_000, 10_000, 17_000))))
-        ids = self.spark.range(0, ROWS, 1, 2)
+        self.cut()
+        ids = self.spark.range(0, self.count, 1, 2)
         return ids.selectExpr(f"lpad(CAST(id AS STRING), {ROW_BYTES}, '0') AS value")
 
     def write(self, rows: DataFrame) -> None:
@@ -68,7 +75,7 @@ class Round:
 
     def interrupted(self, write: Callable[[], object], interrupt: Callable[[], object]) -> None:
         """Interrupt the write once so many rows are stored as chance wants."""
-        wanted = self.random.randrange(1, ROWS // 2)
+        wanted = self.random.randrange(1, self.count // 2)
 
         def wait() -> None:
             while not done.is_set() and self.end() < wanted:
@@ -96,7 +103,8 @@ class Round:
         for message in self.log.client.consume(self.log.name, start="earliest", stop="latest"):
             found[int(message.value or b"")] += 1
         twice = sum(count - 1 for count in found.values())
-        assert (len(found), twice) == (ROWS, 0), f"{len(found)} of {ROWS} rows, {twice} twice"
+        missing = self.count - len(found)
+        assert (missing, twice) == (0, 0), f"{missing} of {self.count} rows missing, {twice} twice"
 
 
 def cancelled(each: Round) -> None:
@@ -149,7 +157,7 @@ def stopped(each: Round) -> None:
     source = Log(each.log.grpc, each.log.client, SOURCE)
 
     def start(**trigger: Any) -> Any:
-        each.spark.conf.set(RECORDS_PER_BATCH, str(each.random.choice((3_000, 10_000, 17_000))))
+        each.cut()
         rows = source.read_stream(each.spark, startingOffsets="earliest", minPartitions=2)
         writer = rows.select("value").writeStream.format(FORMAT).trigger(**trigger)
         writer = writer.options(servers=each.log.grpc, subject=f"{each.log.name}.x")
@@ -209,19 +217,27 @@ SPECULATION = {
 }
 
 
-def make_source(grpc: str, client: Client) -> None:
+def make_source(grpc: str, client: Client, rows: int = ROWS) -> None:
     Log.create(grpc, client, SOURCE)
-    publish(grpc, f"{SOURCE}.x", [b"%0*d" % (ROW_BYTES, number) for number in range(ROWS)])
+    with client.publisher(f"{SOURCE}.x") as publisher:
+        publisher.publish_many([b"%0*d" % (ROW_BYTES, number) for number in range(rows)])
 
 
 def run(
-    spark: SparkSession, grpc: str, client: Client, kind: str, number: int, seed: str, folder: Path
+    spark: SparkSession,
+    grpc: str,
+    client: Client,
+    kind: str,
+    number: int,
+    seed: str,
+    folder: Path,
+    rows: int = ROWS,
 ) -> Round:
     """One round, checked. Raises AssertionError."""
     log = Log.create(grpc, client, f"{kind}_{number}")
     place = folder / log.name
     place.mkdir(parents=True)
-    each = Round(spark, log, Random(f"{seed} {kind} {number}"), place)
+    each = Round(spark, log, Random(f"{seed} {kind} {number}"), place, rows)
     KINDS[kind](each)
     each.check()
     return each

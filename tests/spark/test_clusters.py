@@ -28,8 +28,8 @@ from tests.support.cluster import TestCluster, running_cluster
 
 TREE = Path(__file__).parents[2]
 STREAM = "orders"
-RECORDS = 40_000
-RECORD_BYTES = 1_000
+RECORDS = 10_000
+RECORD_BYTES = 4_000
 """Together more than tasks fetch ahead, so that the kill meets unread records."""
 PATIENCE_SECONDS = 300.0
 
