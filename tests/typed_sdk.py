@@ -19,6 +19,7 @@ from jetstream_client import (
     Message,
     Publisher,
     RecordType,
+    StreamDescription,
     Table,
 )
 
@@ -40,6 +41,15 @@ Plain: TypeAlias = Message[bytes]
 Orders: TypeAlias = Consumer[Order, str]
 
 
+def creates(client: Client) -> int:
+    client.create_stream("orders", subject="orders.>", replicas=1, flush="group")
+    client.create_stream("orders", subject="orders.>", flush="sometimes")  # type: ignore[arg-type]
+    assert_type(client.describe_stream("orders"), StreamDescription)
+    client.publish(1, b"x")  # type: ignore[arg-type]
+    offset: int = client.publish("orders.eu", b"x", key=b"42", headers={"source": "web"}).offset
+    return offset
+
+
 def reads(client: Client) -> None:
     consumer = client.consume("orders", value_deserializer=order_of, patience="30s")
     assert_type(consumer, Consumer[Order, bytes])
@@ -56,6 +66,7 @@ def reads(client: Client) -> None:
     assert_type(member, GroupConsumer[Order, bytes])
     assert_type(next(client.consume("orders")).value, bytes | None)
     assert_type(client.fetch("orders", max_wait="1s")[0], Message[bytes])
+    assert client.fetch("orders", offset=0).missing  # type: ignore[attr-defined]
     client.consume("orders", value_deserializer=bytes_of)  # type: ignore[arg-type]
 
 
@@ -91,6 +102,7 @@ def reads_objects(client: Client) -> None:
 
 
 async def reads_without_threads(client: AsyncClient) -> None:
+    assert_type((await client.publish("orders.eu", "x", acks=["orders"])).offset, int)
     consumer = client.consume("orders", value_deserializer=order_of)
     assert_type(consumer, AsyncConsumer[Order, bytes])
     async for message in consumer:
