@@ -22,11 +22,11 @@ from tests.support.nats_servers import NatsServers
 WINDOW = 128
 ANSWER_SECONDS = 0.25
 """A message not answered by then makes room in the window; a later answer still counts."""
-HURRY_SECONDS = 0.5
+HURRY_SECONDS = 0.2
 """How long the load stays at full speed once it has the acks that were waited for: what happens
 next meets a full window."""
-PAUSE_SECONDS = 0.05
-"""Between two windows at other times: it goes on, and leaves the processors to the cluster."""
+PAUSE_SECONDS, PAUSED_WINDOW = 0.05, 16
+"""At other times it goes on with so few at once, and leaves the processors to the cluster."""
 
 
 @dataclass
@@ -118,9 +118,12 @@ class Load:
         while not self._stopping.is_set() or self._waiting:
             now = time.monotonic()
             lines = b""
-            is_due = now < self._hurries_until or now > sent_at + PAUSE_SECONDS
-            if is_due and not self._stopping.is_set() and len(self._waiting) < self._window:
-                lines = self._turn(self._window - len(self._waiting))
+            hurries = now < self._hurries_until
+            window = self._window if hurries else min(self._window, PAUSED_WINDOW)
+            room = window - len(self._waiting)
+            is_due = hurries or now > sent_at + PAUSE_SECONDS
+            if is_due and room > 0 and not self._stopping.is_set():
+                lines = self._turn(room)
                 sent_at = now
             try:
                 self._sock.sendall(lines)
