@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 import typer
+from typer.testing import CliRunner, Result
 
 from benchmarks.__main__ import command as command_line
 from benchmarks.nats_socket import NatsSocket
@@ -37,7 +38,7 @@ def run(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("benchmark", "messages"), [("ingest", "50000"), ("read", "5000")])
+@pytest.mark.parametrize(("benchmark", "messages"), [("ingest", "10000"), ("read", "5000")])
 def test_a_benchmark_prints_both_rates_and_their_ratio(benchmark: str, messages: str) -> None:
     report = run(benchmark, "--pairs", "1", "--messages", messages, "--sizes", "16")
     (result,) = report["results"]
@@ -52,6 +53,11 @@ def test_a_benchmark_prints_both_rates_and_their_ratio(benchmark: str, messages:
     assert result["ratio"] == pytest.approx(result["ours"] / result["peer"], abs=0.01)
     assert "flush: group" in report["ours"]
     assert "sync_interval" in report["peer"]
+
+
+def report(*arguments: str) -> Result:
+    """`python -m benchmarks report`, in this process."""
+    return CliRunner().invoke(command_line, ["report", *arguments])
 
 
 @long
@@ -194,10 +200,8 @@ def test_the_report_is_a_page_of_what_was_measured(tmp_path: Path) -> None:
     (results / "ingest-1.json").write_text(json.dumps(sides | {"results": [row]}))
     page = tmp_path / "docs" / "performance.md"
     page.parent.mkdir()
-    given = [sys.executable, "-m", "benchmarks", "report", str(results), "--output", str(page)]
-    given += ["--measured", "2026-11-25, at 79ef734"]
-    done = subprocess.run(given, cwd=TREE, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = report(str(results), "--output", str(page), "--measured", "2026-11-25, at 79ef734")
+    assert done.exit_code == 0, done.stderr
     text = page.read_text()
     assert "| measured | 2026-11-25, at 79ef734 |" in text
     assert "| processor | two cores |" in text
@@ -213,12 +217,11 @@ def test_the_report_is_a_page_of_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_a_report_of_no_results_or_of_other_files_is_refused(tmp_path: Path) -> None:
-    given = [sys.executable, "-m", "benchmarks", "report", str(tmp_path)]
-    done = subprocess.run(given, cwd=TREE, capture_output=True, text=True)
-    assert (done.returncode, "holds no results" in done.stderr) == (1, True), done.stderr
+    done = report(str(tmp_path))
+    assert (done.exit_code, "holds no results" in done.stderr) == (1, True), done.stderr
     (tmp_path / "read.json").write_text('{"results": []}')
-    done = subprocess.run(given, cwd=TREE, capture_output=True, text=True)
-    assert done.returncode == 1
+    done = report(str(tmp_path))
+    assert done.exit_code == 1
     assert "read.json is not what a benchmark's --json prints" in done.stderr
 
 

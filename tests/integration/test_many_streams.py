@@ -1,6 +1,6 @@
 """Many idle streams on one node: they cost little to start, to hold and to leave alone.
 
-Ten thousand where TEST_BENCHMARKS is set (`scripts/test all`), else four thousand."""
+Ten thousand where TEST_BENCHMARKS is set (`scripts/test all`), else two thousand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.api import Api, raw_nats
 from tests.support.lateness import Lateness
 from tests.support.server import ServerProcess
 
-STREAMS = 10_000 if os.environ.get("TEST_BENCHMARKS") else 4_000
+STREAMS = 10_000 if os.environ.get("TEST_BENCHMARKS") else 2_000
 WITH_FILES = range(0, STREAMS, 5)
 START_SECONDS_MAX = 3.0 + STREAMS * 0.0012
 RSS_MIB_MAX = 200 + STREAMS * 0.02

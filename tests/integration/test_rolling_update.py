@@ -24,15 +24,20 @@ NEW = LocalCluster.server
 LIMIT = 50 * 1024 * 1024
 
 
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The command that starts the release."""
+    return unpacked(RELEASE, tmp_path_factory.mktemp("software"))
+
+
 @contextmanager
-def old_cluster(folder: Path) -> Iterator[tuple[TestCluster, tuple[str, ...]]]:
-    """Three nodes of the release, and the command that starts its software."""
-    old = unpacked(RELEASE, folder / "software")
-    cluster = TestCluster(folder / "nodes")
+def old_cluster(folder: Path, old: tuple[str, ...]) -> Iterator[TestCluster]:
+    """Three nodes of the release."""
+    cluster = TestCluster(folder)
     cluster.cluster.server = old  # It is not forked as today's is, for it begins with `env`.
     try:
         cluster.start()
-        yield cluster, old
+        yield cluster
     finally:
         cluster.close()
 
@@ -62,8 +67,10 @@ def check_serves(cluster: TestCluster, node: int) -> None:
         assert client.fetch("orders", offset=0, max_messages=1).values() == [b"0"]
 
 
-def test_software_of_the_release_before_and_of_today_work_together(tmp_path: Path) -> None:
-    with old_cluster(tmp_path) as (cluster, old), Client(cluster.servers, timeout=20) as client:
+def test_software_of_the_release_before_and_of_today_work_together(
+    tmp_path: Path, old: tuple[str, ...]
+) -> None:
+    with old_cluster(tmp_path, old) as cluster, Client(cluster.servers, timeout=20) as client:
         client.create_stream("orders", "orders", replicas=3, min_insync_replicas=2)
         load = Load(cluster.nats, "orders").start()
         try:
@@ -98,9 +105,9 @@ def test_software_of_the_release_before_and_of_today_work_together(tmp_path: Pat
 
 
 def test_whoever_moved_cursors_by_the_right_to_read_goes_on_after_the_update(
-    tmp_path: Path,
+    tmp_path: Path, old: tuple[str, ...]
 ) -> None:
-    with old_cluster(tmp_path) as (cluster, _):
+    with old_cluster(tmp_path, old) as cluster:
         switch_on(cluster)
         for node in cluster.nodes:
             cluster.stop(node)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jetstream_client.reading import beginnings
 from jetstream_client.reading.beginnings import AT_A_TIME, LONG_SECONDS, Beginnings
+from tests.support.examples import scaled
 
 STREAMS = 8
 CALL_SECONDS = 10.0
@@ -121,7 +122,7 @@ def _check(stream: Stream, is_under_way: bool, now: float) -> None:
 EXAMPLES = st.lists(streams, min_size=1, max_size=STREAMS)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(EXAMPLES)
 def test_each_stream_is_begun_in_time_and_none_over_and_over(all_of_them: list[Stream]) -> None:
     run(all_of_them)

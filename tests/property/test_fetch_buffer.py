@@ -20,6 +20,7 @@ from jetstream_client.reading.fetch_buffer import Course, FetchBuffer, Fetched
 from jetstream_client.reading.messages import MessageCollector, Messages
 from jetstream_protocol.batch import encode
 from jetstream_protocol.types import WallUs
+from tests.support.examples import scaled
 
 
 class HandingOut(RuleBasedStateMachine):
@@ -177,7 +178,7 @@ class HandingOut(RuleBasedStateMachine):
 
 TestHandingOut = HandingOut.TestCase
 TestHandingOut.settings = settings(
-    max_examples=150,
+    max_examples=scaled(150),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

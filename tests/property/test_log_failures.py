@@ -6,8 +6,9 @@ import pytest
 
 from tests.property.log_failures.history import run_seed, story
 from tests.property.log_failures.mutants import MUTANTS, recorded
+from tests.support.examples import scaled
 
-SEEDS = 500
+SEEDS = scaled(500)
 
 
 def test_no_seed_breaks_a_promise() -> None:

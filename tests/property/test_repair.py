@@ -98,7 +98,7 @@ def test_every_flipped_byte_is_found_read_around_and_repaired() -> None:
     _, source = a_log()
     before = contents(source)
     for name, data in list(segments(a_log()[0]).items())[:-1]:
-        for position in range(0, len(data), 3):
+        for position in range(0, len(data), 7):
             disk, log = a_log()
             files = segments(disk)
             flip(disk, name, position)

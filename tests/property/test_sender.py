@@ -24,6 +24,7 @@ from jetstream_protocol.batch import Batch as Decoded
 from jetstream_protocol.envelope import BatchEnvelope, parse
 from jetstream_protocol.errors import CODES, MessageTooLargeError, OutOfSequenceError
 from jetstream_protocol.producer_batch import open_batch
+from tests.support.examples import scaled
 from tests.support.virtual_time import run_in_virtual_time
 
 DELIVERY_SECONDS = 10.0
@@ -289,7 +290,7 @@ async def run(draw: Random, fates: list[str], flaky: bool, smaller: bool, linger
 FATES = ("stored", "stored", "late", "lost", "ack lost", "refused", "doubted", "nobody")
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(200))
 @given(
     st.randoms(use_true_random=False),
     st.lists(st.sampled_from(FATES), min_size=1, max_size=6),

@@ -25,6 +25,7 @@ from jetstream_protocol.fitting import Fitting
 from jetstream_protocol.schema import Field, ListType, Schema, StructType, Type, parse
 from jetstream_protocol.typed_json import compiled
 from tests.property.typed_records import documents, schemas
+from tests.support.examples import scaled
 
 FORMS = ("plain", "compiled") if compiled else ("plain",)
 
@@ -177,7 +178,7 @@ def test_any_record_is_decoded_as_the_simple_decoder_does(
         assert found == wanted, form
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(
     st.floats(allow_nan=False, allow_infinity=False).map(repr)
     | st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)

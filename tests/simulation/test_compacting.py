@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.runner import COMPACTED, Totals, run_seeds, story
 
-SEEDS = 10
+SEEDS = 5
 
 
 def test_no_seed_violates_an_invariant_while_logs_are_compacted() -> None:

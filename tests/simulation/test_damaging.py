@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.runner import DAMAGED, Totals, run_seeds, story
 
-SEEDS = 20
+SEEDS = 10
 
 
 def test_no_seed_violates_an_invariant_while_disks_are_damaged() -> None:

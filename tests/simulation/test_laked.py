@@ -8,7 +8,7 @@ pytest.importorskip("pyiceberg")
 
 from tests.simulation.runner import LAKED, Totals, run_seeds, story
 
-SEEDS = 12
+SEEDS = 6
 
 
 def test_no_seed_violates_an_invariant_while_the_stream_is_in_the_lake() -> None:

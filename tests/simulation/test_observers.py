@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.runner import OBSERVED, Totals, run_seeds, story
 
-SEEDS = 8
+SEEDS = 4
 
 
 def test_no_seed_violates_an_invariant_with_observers() -> None:

@@ -8,7 +8,8 @@ from tests.simulation.killing import kill, likely_seeds, recorded
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.runner import Totals, run_seed, run_seeds, story
 
-SEEDS = 60
+SEEDS = [*range(29), 50]
+"""Together they take every rare path; the 50th alone has a lease that lapses on delivery."""
 MARGIN = 200
 """Seeds tried when the recorded one kills no more: any change of the product moves what a seed
 does. `python -m tests.simulation mutants` records new ones, which makes this file quicker."""
@@ -23,14 +24,14 @@ scenario of their own."""
 def totals() -> Totals:
     """Of all seeds, none of which violates an invariant."""
     totals = Totals()
-    failure = run_seeds(range(SEEDS), totals)
+    failure = run_seeds(SEEDS, totals)
     assert failure is None, story(failure)
     return totals
 
 
 @pytest.mark.timeout(1_200)
 def test_no_seed_violates_an_invariant(totals: Totals) -> None:
-    assert totals.seeds == SEEDS
+    assert totals.seeds == len(SEEDS)
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -18,9 +18,11 @@ _PACKAGES = ("src/jetstream_protocol", "src/jetstream_server")
 
 
 def unpacked(name: str, folder: Path) -> tuple[str, ...]:
-    """Unpack a release into a folder. Returns the command that is its `jetstream-server`."""
+    """Unpack a release into a folder. Returns the command that is its `jetstream-server`. It is
+    compiled: nodes that start together would each do it."""
     with tarfile.open(RELEASES / f"{name}.tar.xz") as tar:
         tar.extractall(folder, filter="data")
+    subprocess.run([sys.executable, "-m", "compileall", "-q", folder / "src"], check=True)
     return ("env", f"PYTHONPATH={folder / 'src'}", sys.executable, "-m", "jetstream_server")
 
 

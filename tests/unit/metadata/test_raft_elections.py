@@ -19,10 +19,12 @@ from jetstream_server.metadata.raft.electing import ElectingSyncObj
 from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.messages import Message
 from jetstream_server.metadata.raft.pre_vote import PreVote
+from tests.support.examples import scaled
 
 from .raft_fabric import Fabric
 
-SEEDS = 12
+SEEDS = scaled(12)
+MUTANT_SEEDS = 12
 TIMINGS = RaftTimings()
 ELECTION_SECONDS_MAX = 6.0
 """An election is due within a second; each split vote costs another."""
@@ -349,7 +351,7 @@ def test_a_scenario_of_few_holds(scenario: Scenario, count: int) -> None:
 def test_a_group_with_members_of_the_earlier_release_is_led(
     scenario: Scenario, earlier: set[int]
 ) -> None:
-    for seed in range(SEEDS // 3):
+    for seed in range(max(1, SEEDS // 3)):
         play(scenario, seed, 3, earlier)
 
 
@@ -359,7 +361,7 @@ def test_mixed_releases_lose_nothing_and_come_to_rest(count: int, earlier: set[i
         fabric.live_through(600)
         fabric.recover()
 
-    for seed in range(SEEDS // 2):
+    for seed in range(max(1, SEEDS // 2)):
         play(live, seed, count, earlier)
 
 
@@ -505,10 +507,10 @@ def test_the_mutant_dies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mutate(monkeypatch)
-    for seed in range(SEEDS):
+    for seed in range(MUTANT_SEEDS):
         try:
             play(scenario, seed, count)
         except AssertionError as error:
             print(f"{mutate.__name__}: seed {seed}: {error}")
             return
-    pytest.fail(f"{mutate.__name__} survived {SEEDS} seeds")
+    pytest.fail(f"{mutate.__name__} survived {MUTANT_SEEDS} seeds")
