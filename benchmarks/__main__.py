@@ -255,12 +255,23 @@ def compaction(
 def lake(
     records: Annotated[int, typer.Option(min=10_000, help="Records in the stream.")] = 1_000_000,
     days: Annotated[int, typer.Option(min=1, help="Of commits to a table, one an hour.")] = 30,
+    spark: Annotated[
+        str, typer.Option(help="Python with PySpark 4.1: only compare its typed reads.")
+    ] = "",
+    jar: Annotated[
+        Path | None, typer.Option(help="Iceberg's runtime for it; by default in ~/.m2.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Copy a stream to the lake, read it from there, and compare all readers of it."""
     from benchmarks import lake as lake_benchmark  # Its packages are an extra.
+    from benchmarks import lake_spark
 
-    report = lake_benchmark.run(records, days, _progress)
+    if spark:
+        jar = jar or Path.home() / ".m2/repository" / lake_spark.JAR
+        report = lake_spark.run(spark, jar, records, _progress)
+    else:
+        report = lake_benchmark.run(records, days, _progress)
     _finish(report, json, lake_benchmark.TITLE, lake_benchmark.COLUMNS)
 
 

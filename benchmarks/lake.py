@@ -97,9 +97,16 @@ class Ground(NamedTuple):
     def pid(self) -> int:
         return self.cluster.pids()[node_name(self.node)]
 
+    @property
+    def http(self) -> str:
+        return f"http://{self.cluster.config['nodes'][self.node]['http']}"
+
+    @property
+    def catalog(self) -> str:
+        return f"{self.http}/iceberg"
+
     def metric(self, name: str) -> int:
-        http = self.cluster.config["nodes"][self.node]["http"]
-        with urlopen(f"http://{http}/metrics") as answer:
+        with urlopen(f"{self.http}/metrics") as answer:
             found = re.search(rf"^jetstream_{name}(_total)? (\S+)$", answer.read().decode(), re.M)
         assert found is not None, f"there is no metric {name}"
         return int(float(found[2]))
@@ -112,8 +119,8 @@ class Results(list[dict[str, Any]]):
 
 def run(records: int, days: int, progress: Progress) -> Report:
     results = Results()
-    with _ground() as ground:
-        size = _fill(ground, records)
+    with new_ground() as ground:
+        size = fill(ground, records)
         progress(f"{records:,} records, {size / 1e6:,.0f} MB in the log")
         local = _scan(ground, records)
         before = _join(ground)
@@ -139,7 +146,7 @@ def run(records: int, days: int, progress: Progress) -> Report:
 
 
 @contextmanager
-def _ground() -> Iterator[Ground]:
+def new_ground() -> Iterator[Ground]:
     with data_folder() as folder:
         base = free_port_base(PORTS_BETWEEN_NODES * NODES)
         cluster = LocalCluster(folder / "cluster")
@@ -170,15 +177,17 @@ def _values(records: int) -> Iterator[bytes]:
         )  # fmt: skip
 
 
-def _fill(ground: Ground, records: int) -> int:
+def fill(ground: Ground, records: int, schema: str = "") -> int:
     """Returns the bytes of its log."""
     client = ground.client
     segment_bytes = max(records * 180 // SEGMENTS, 1 << 16)
     client.create_stream(
         NAME, NAME, replicas=1, flush="interval", segment_bytes=segment_bytes, duplicate_window=0
     )
+    if schema:
+        client.set_schema(NAME, schema)
     client.reassign_stream(NAME, [ground.node])
-    _until(lambda: client.describe_stream(NAME).leader == ground.node, "the stream moves")
+    until(lambda: client.describe_stream(NAME).leader == ground.node, "the stream moves")
     values = list(_values(records))
     with client.publisher(NAME, linger=0.0, max_bytes=1 << 20) as publisher:
         for first in range(0, records, BATCH):
@@ -193,7 +202,7 @@ def _log_bytes(ground: Ground, node: int | None = None) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.log"))
 
 
-def _until(holds: Callable[[], bool], what: str) -> float:
+def until(holds: Callable[[], bool], what: str) -> float:
     """Seconds that it took. Raises TimeoutError."""
     begun = time.perf_counter()
     while not holds():
@@ -223,13 +232,13 @@ def _join(ground: Ground) -> float:
     """Seconds until a second node, which has nothing, is in sync."""
     client, other = ground.client, next(n for n in range(NODES) if n != ground.node)
     client.reassign_stream(NAME, [ground.node, other])
-    return _until(lambda: other in client.describe_stream(NAME).isr, "the second node joins")
+    return until(lambda: other in client.describe_stream(NAME).isr, "the second node joins")
 
 
 def _leave(ground: Ground) -> None:
     client = ground.client
     client.reassign_stream(NAME, [ground.node])
-    _until(lambda: [*client.describe_stream(NAME).isr] == [ground.node], "the second node leaves")
+    until(lambda: [*client.describe_stream(NAME).isr] == [ground.node], "the second node leaves")
 
 
 # Copies.
@@ -304,7 +313,7 @@ def _copy(ground: Ground, size: int, results: Results, progress: Progress) -> No
         alone=alone, beside=beside,
     )  # fmt: skip
     results.note("memory of the process that copies", f"{worker.peak_bytes / 1e6:,.0f} MB")
-    _until(lambda: _log_bytes(ground) <= size * 2 // SHARE, "old records leave the disk")
+    until(lambda: _log_bytes(ground) <= size * 2 // SHARE, "old records leave the disk")
 
 
 def _rate(nats_port: int) -> float:

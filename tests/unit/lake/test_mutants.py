@@ -62,10 +62,6 @@ def refused(**wrong: Any) -> Held:
 
 
 MUTANTS: dict[str, tuple[Install, Held]] = {
-    "lets_older_epochs_commit": (
-        lambda patch: patch.setattr(lake_decisions, "check_leader_epoch", lambda *_: None),
-        refused(leader_epoch=0, last_epoch=0),
-    ),
     "commits_overlaps": (
         lambda patch: patch.setattr(lake_decisions, "_check_mark", lambda *_: None),
         refused(begin=9),
