@@ -41,8 +41,8 @@ def run(python: str, jar: Path, records: int, progress: Progress) -> Report:
     with lake.new_ground() as ground:
         client = ground.client
         lake.fill(ground, records, SCHEMA)
-        client.alter_stream(lake.NAME, lake=True)
-        lake.until(lambda: client.describe_lake(lake.NAME).end_offset > records * 0.9, "copies")
+        client.alter_stream(lake.NAME, lake=True, lake_lag=1)
+        lake.until(lambda: client.describe_lake(lake.NAME).end_offset > records // 2, "copies")
         found = client.describe_lake(lake.NAME)
         url, end = found.table_url, found.end_offset
         progress(f"{end:,} records are in the lake; Spark reads them")

@@ -1,6 +1,6 @@
 """A stream in the lake of three real nodes, whose store fails as the nodes do.
 
-    python -m tests.chaos.lake [--minutes 10] [--each 5] [--seed S] [--store moto|versitygw|folder]
+    python -m tests.chaos.lake [--minutes 10] [--each 10] [--seed S] [--store moto|versitygw|folder]
            [--faults gone,step,…]
 
 Publishers with acks write all the time; old records leave the disks for the store. One fault after
@@ -34,7 +34,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--each", type=float, default=5.0, help="minutes of a cluster")
+    parser.add_argument("--each", type=float, default=10.0, help="minutes of a cluster")
     parser.add_argument("--seed", default=secrets.token_hex(4))
     parser.add_argument("--store", choices=list(KINDS), default="moto")
     parser.add_argument("--faults", default="", help="with commas between them; all by default")

@@ -41,7 +41,6 @@ TIMEOUT_SECONDS: Final = 20
 GRACE_SECONDS: Final = 2 * TIMEOUT_SECONDS
 REST_SECONDS: Final = 90.0
 SWEPT_SECONDS: Final = 3.0 * GRACE_SECONDS + 30
-STEP_SECONDS: Final = 10.0
 HOLD_SECONDS: Final = (2.0, 6.0)
 CLOCK_US: Final = 20 * 60 * 1_000_000
 """Less than message ids are remembered."""
@@ -173,6 +172,7 @@ class _Run:
         self._cluster, self._store, self._client = cluster, store, client
         self._publishers, self._dice, self._tell = publishers, dice, tell
         self._stream_id = stream_id
+        self._steps = _steps(dice)
         self._memory = Memory()
         self._reader = Reader()
         self._logs = [
@@ -189,7 +189,7 @@ class _Run:
         verdict, rounds = self.verdict, 0
         self._rest()
         while not verdict.anomalies and time.monotonic() < deadline:
-            name = self._dice.choice(chosen)
+            name = self._next_fault(chosen, rounds)
             begun = time.monotonic()
             strike = _NODE_FAULTS.get(name)
             told = self._fail_store(name) if strike is None else strike(self)
@@ -204,6 +204,13 @@ class _Run:
             self._check(swept=True)
         return verdict
 
+    def _next_fault(self, chosen: Sequence[str], rounds: int) -> str:
+        """Every other one is a step of an upload, so that a run of some minutes has them all."""
+        others = [name for name in chosen if name != "step"]
+        if "step" in chosen and (rounds % 2 == 0 or not others):
+            return "step"
+        return self._dice.choice(others)
+
     # Faults. Each returns what to call it.
 
     def _fail_store(self, name: str) -> str:
@@ -217,10 +224,11 @@ class _Run:
     def _step(self) -> str:
         """The leader is killed at a step of an upload."""
         assert isinstance(self._store, Bucket)
-        step, is_done = self._dice.choice(list(STEPS)), self._dice.random() < 0.5
-        pid, proxy = self._cluster.pid(self._leader()), self._store.proxy
+        (step, is_done), proxy = next(self._steps), self._store.proxy
+        pid = self._cluster.pid(self._leader())
         proxy.arm(step, is_done, lambda: os.kill(pid, signal.SIGKILL))
-        deadline = time.monotonic() + STEP_SECONDS
+        # Until it is reached, however much else this machine does.
+        deadline = time.monotonic() + REST_SECONDS
         while proxy.is_armed and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS / 4)
         told = f"killed {'after' if is_done else 'before'} {step}"
@@ -359,6 +367,15 @@ class _Run:
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(5 * LOOK_SECONDS)
+
+
+def _steps(dice: Random) -> Iterator[tuple[str, bool]]:
+    """Each step of an upload, and whether it is done by then, before any of them comes again."""
+    while True:
+        steps = [(step, dice.random() < 0.5) for step in STEPS]
+        dice.shuffle(steps)
+        yield from steps
+        yield from [(step, not is_done) for step, is_done in steps]
 
 
 _NODE_FAULTS: Final[dict[str, Callable[[_Run], str]]] = {
