@@ -28,7 +28,7 @@ JAR = f"org/apache/iceberg/{RUNTIME}/{VERSION}/{RUNTIME}-{VERSION}.jar"
 SCHEMA = "id bigint, sensor string, celsius double, state string, note string"
 QUERY = (
     'select state, count(*) as n, sum("offset") as offsets, sum(id) as ids, count(_error) as bad, '
-    "round(sum(celsius), 3) as celsius from {} group by state order by state"
+    'round(sum(celsius), 3) as celsius from {} where "offset" < {} group by state order by state'
 )
 SECONDS_MAX = 600
 
@@ -51,8 +51,8 @@ def run(python: str, jar: Path, records: int, progress: Progress) -> Report:
         stream = pa.Table.from_batches(list(scan), scan.schema)
         connection = duckdb.connect()
         connection.register("stream", stream)
-        wanted = connection.execute(QUERY.format("stream")).fetchall()
-        answer = _job(python, jar, ground.catalog, files)
+        wanted = connection.execute(QUERY.format("stream", end)).fetchall()
+        answer = _job(python, jar, ground.catalog, files, QUERY.format("{}", end))
     for way in ("iceberg", "parquet"):
         rows, seconds = answer[way]["rows"], answer[way]["seconds"]
         assert [tuple(row.values()) for row in rows] == wanted, f"{way}: {rows}; stream: {wanted}"
@@ -65,10 +65,10 @@ def run(python: str, jar: Path, records: int, progress: Progress) -> Report:
     return Report("lake", f"{end:,} typed records", "none", results, environment())
 
 
-def _job(python: str, jar: Path, catalog: str, files: list[str]) -> dict[str, Any]:
+def _job(python: str, jar: Path, catalog: str, files: list[str], query: str) -> dict[str, Any]:
     script = Path(__file__).with_name("lake_spark_job.py")
     done = subprocess.run(
-        [python, str(script), str(jar), catalog, ",".join(files), QUERY.replace('"', "`")],
+        [python, str(script), str(jar), catalog, ",".join(files), query.replace('"', "`")],
         stdout=subprocess.PIPE, check=True, timeout=SECONDS_MAX,
     )  # fmt: skip
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

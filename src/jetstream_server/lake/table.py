@@ -296,7 +296,7 @@ class StreamTable:
 
         Raises OSError, and ValueError for what is no table of a stream in this store.
         """
-        location = self._found(self.name_of(url).rstrip("/"))
+        location = self._found(self.name_of(url.rstrip("/")))
         table = self._load(location, None)
         names = {each: table.properties.get(each, "") for each in (_START, _END, _EPOCH)}
         objects = self.objects(location)
@@ -344,7 +344,11 @@ class StreamTable:
         versions = there.marked(listed)
         if not versions:
             raise ValueError(f"{name} is no folder of a stream whose table was committed")
-        return max(versions)
+        # Of two that end alike, as where the note of the one before could not be removed, the later
+        # one has lost what was purged.
+        end = max(_end_in(each) for each in versions)
+        last = [each for each in versions if _end_in(each) == end]
+        return max(last, key=lambda each: self._load(each, None).metadata.last_sequence_number)
 
     def url_of(self, name: str) -> str:
         return f"{self.url.rstrip('/')}/{name}"
@@ -353,7 +357,8 @@ class StreamTable:
         """Raises ValueError for what is not of this store: a table that was moved, or that somebody
         has made to have other files read."""
         prefix = self.url_of("")
-        if not url.startswith(prefix) or ".." in url.split("/"):
+        # A name that begins with a slash would be a path outside of a folder.
+        if not url.startswith(prefix) or {"", ".."} & set(url[len(prefix) :].split("/")):
             raise ValueError(f"{url} is not in the store {self.url}")
         return url[len(prefix) :]
 
@@ -397,6 +402,11 @@ class StreamTable:
             equality_ids=None,
             key_metadata=None,
         )
+
+
+def _end_in(location: str) -> int:
+    """Where the table ends whose version is there."""
+    return int(location.rpartition("/")[2].partition("-")[0])
 
 
 def _typed(schema: Schema) -> tuple[NestedField, ...]:

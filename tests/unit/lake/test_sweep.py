@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from obstore.store import MemoryStore
 
 from jetstream_protocol.batch import encode as encode_batch
 from jetstream_protocol.types import MonotonicUs
+from jetstream_server.lake import table as table_module
 from jetstream_server.lake.bucket_store import BucketStore
 from jetstream_server.lake.stores import Listed, Store
 from jetstream_server.lake.sweep import FolderSweeper, Sweeper
@@ -295,6 +297,25 @@ def test_a_table_that_is_taken_over_while_its_folder_is_deleted_is_whole(
             assert not any(name.startswith("c/8-1/") for name in scene.names()), "nothing stays"
         outcomes.add(bool(found))
     assert outcomes == {True, False}
+
+
+def test_of_versions_that_end_alike_the_later_one_is_taken_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The note of the one before could not be removed. Names are random, and tell nothing."""
+    for first in (1, 2):
+        scene = Scene(folder="c/8-1")
+        scene.commit(scene.upload())
+        names = iter([first, 3 - first])
+        made = SimpleNamespace(uuid4=lambda names=names: SimpleNamespace(hex=str(next(names))))
+        with monkeypatch.context() as patch:
+            patch.setattr(table_module, "uuid", made)
+            scene.commit(scene.upload("b"))
+            scene.table.mark(scene.location)
+            trimmed, _ = scene.table.trim(scene.location, 10)
+            scene.table.mark(trimmed)
+        new = StreamTable(scene.store, "s3://lake", "c/9-1", {"jetstream.stream-id": "9"})
+        assert new.adopt("s3://lake/c/8-1/").start == 10
 
 
 def test_what_is_no_table_is_not_taken_over(scene: Scene) -> None:

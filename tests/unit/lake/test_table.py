@@ -165,6 +165,15 @@ def test_a_table_says_what_it_is_of(place: Place) -> None:
     assert properties["commit.retry.num-retries"] == "0"
 
 
+def test_only_what_is_in_the_store_has_a_name(place: Place) -> None:
+    """Somebody may have made a table that names other files of the machine."""
+    url, table = place.table.url, place.table
+    assert table.name_of(f"{url}/s/data/x") == "s/data/x"
+    for wrong in (f"{url}//etc/passwd", f"{url}/s/../../x", f"{url}/s//x", "file:///etc/passwd"):
+        with pytest.raises(ValueError, match="is not in the store"):
+            table.name_of(wrong)
+
+
 def test_an_object_of_two_days_is_refused(place: Place) -> None:
     added = place.store(0)
     two = replace(added.facts, last_us=added.facts.last_us + DAY_US)
