@@ -26,20 +26,21 @@ class EpochEnd(NamedTuple):
 class LeaderEpochCache:
     """Leader epochs and their start offsets, sorted, in memory. The checkpoint keeps a copy."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "latest_epoch")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._entries: list[tuple[int, int]] = list(entries)
+        self.latest_epoch = UNDEFINED
+        """The newest epoch; -1 when the log has none."""
+        self._changed()
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(leader epoch, start offset), oldest first."""
         return tuple(self._entries)
 
-    @property
-    def latest_epoch(self) -> int:
-        """The newest epoch; -1 when the log has none."""
-        return self._entries[-1][0] if self._entries else UNDEFINED
+    def _changed(self) -> None:
+        self.latest_epoch = self._entries[-1][0] if self._entries else UNDEFINED
 
     def assign(self, leader_epoch: int, start_offset: int) -> None:
         """Begin `leader_epoch` at `start_offset`. Drops entries that are not smaller in both."""
@@ -49,6 +50,7 @@ class LeaderEpochCache:
         while entries and (entries[-1][0] >= leader_epoch or entries[-1][1] >= start_offset):
             entries.pop()
         entries.append((leader_epoch, start_offset))
+        self._changed()
 
     def epoch_at(self, offset: int) -> int:
         """The epoch of the record at `offset`; -1 before the first."""
@@ -90,10 +92,11 @@ class LeaderEpochCache:
         """Forget epochs that begin at or after the new log end."""
         while self._entries and self._entries[-1][1] >= log_end_offset:
             self._entries.pop()
+        self._changed()
 
     def truncate_from_start(self, log_start_offset: int) -> None:
         """Forget epochs that end before the new log start. The epoch of the record right before the
         start stays, so that a log that ends there can be compared with this one."""
         above = bisect_right(self._entries, log_start_offset - 1, key=lambda entry: entry[1])
         if above:
-            del self._entries[: above - 1]
+            del self._entries[: above - 1]  # The newest one stays.

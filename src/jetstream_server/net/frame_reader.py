@@ -222,7 +222,7 @@ class FrameReader:
 
     def _receive(self) -> bool:
         """Read once. Returns whether that has emptied the socket; False: unknown."""
-        room = self._decoder.room()
+        room = None if self._decoder.is_empty else self._decoder.room()
         if room is None:
             asked = READ_BYTES
             chunk = self._sock.recv(READ_BYTES)

@@ -527,7 +527,8 @@ class StreamIngest:
             answers.give(pending)
             return
         answers.wait(pending)
-        self.committed()
+        if pending.end_offset <= high_watermark or self._spans is not None:
+            self.committed()
 
     def high_watermark_rose(self, _: Replica) -> None:
         """The replica calls it while this node leads."""

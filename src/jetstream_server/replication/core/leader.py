@@ -215,7 +215,7 @@ class LeaderState:
             if request.incarnation != progress.incarnation:
                 progress.renew(request.incarnation, now_us)
             counted = request.fetch_offset
-            if self.counts_flushed:
+            if self.stream.config.flush == "group":
                 counted = min(counted, request.flushed_offset)
             is_ahead = request.stream_epoch > self.stream.stream_epoch
             reported_ahead = request.stream_epoch if is_ahead else NOT_AHEAD
@@ -319,12 +319,12 @@ class LeaderState:
     def _advance(self) -> bool:
         log, config = self._log, self.stream.config
         own = log.flushed_offset if config.flush == "group" else log.log_end_offset
-        if own <= self.high_watermark or not self.can_commit or log.offline_reason:
-            return False
-        if self._is_unnoted and self.must_note_epoch:
-            return False
         high_watermark = self._held_by_all(own)
         if high_watermark <= self.high_watermark:
+            return False  # The usual case, with several replicas.
+        if not self.can_commit or log.offline_reason:
+            return False
+        if self._is_unnoted and self.must_note_epoch:
             return False
         self.high_watermark = high_watermark
         return True
