@@ -647,7 +647,7 @@ cdef int arrow_bytes(Columns self, Op* op, Node* node, int64_t row) noexcept nog
         start = <int32_t>four_at(at + 12)
         if not 2 <= which < 2 + self.shifts[op.view + 1] - self.shifts[op.view]:
             return MISFIT
-        self.parts -= length  # Many may show the same bytes.
+        self.parts -= PARTS_PER_BYTE * length  # Many may show the same bytes.
         if self.parts < 0:
             return MISFIT
     else:

@@ -135,17 +135,19 @@ def test_the_bytes_of_a_value_are_in_one_column() -> None:
     assert read("a string, b string", patched(value, *text_of_b)) == NOT_ARROW
 
 
-def test_views_of_the_same_bytes_are_made_as_often_as_the_value_is_long() -> None:
-    once = pa.array(["x" * 4_000], pa.string_view())
-    _, views, text = once.buffers()
-    many = pa.Array.from_buffers(
-        once.type, 2_000, [None, pa.py_buffer(bytes(views)[:16] * 2_000), text]
-    )
+@pytest.mark.parametrize(("times", "fits"), [(1, True), (3, False)])
+def test_views_may_show_as_many_bytes_as_the_value_has(times: int, fits: bool) -> None:
+    text = "x" * 20_000
+    once = pa.array([text], pa.string_view())
+    _, views, shown = once.buffers()
+    again = pa.py_buffer(bytes(views)[:16] * times)
+    many = pa.Array.from_buffers(once.type, times, [None, again, shown])
     row = pa.RecordBatch.from_arrays(
-        [pa.ListArray.from_arrays(pa.array([0, 2_000], pa.int32()), many), pa.array([1])],
+        [pa.ListArray.from_arrays(pa.array([0, times], pa.int32()), many), pa.array([1])],
         list("ab"),
     )
-    assert read("a list<string>, b bigint", streamed(row)) == "a is not a list"
+    wanted = {"a": [text] * times, "b": 1} if fits else "a is not a list"
+    assert read("a list<string>, b bigint", streamed(row)) == wanted
 
 
 def nested(kind: Callable[[pa.DataType], pa.DataType], times: int) -> pa.DataType:
