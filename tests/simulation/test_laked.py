@@ -8,12 +8,13 @@ pytest.importorskip("pyiceberg")
 
 from tests.simulation.runner import LAKED, Totals, run_seeds, story
 
-SEEDS = 6
+SEEDS = [*range(0, 12, 2), 20]
+"""Together they reach all that is rare."""
 
 
 def test_no_seed_violates_an_invariant_while_the_stream_is_in_the_lake() -> None:
     totals = Totals()
-    failure = run_seeds(range(0, 2 * SEEDS, 2), totals, kind=LAKED)
+    failure = run_seeds(SEEDS, totals, kind=LAKED)
     assert failure is None, story(failure)
     rare = (
         "lake read",

@@ -29,7 +29,7 @@ from tests.support.strangers import STRANGERS, Stranger
 from tests.unit.metadata.test_transport import Member
 
 SERVED_SECONDS = 0.1
-ATTEMPTS = 3
+ATTEMPTS = 10
 SECRET = b"secret"
 
 
