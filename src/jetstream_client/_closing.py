@@ -10,7 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from jetstream_client._log import logger
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
@@ -30,7 +30,17 @@ class ClientClosedError(InvalidRequestError, UnavailableError):
         return "client_closed"
 
 
-class Closing(ABC):
+class _Living(ABC):  # noqa: B024  it has no method of its own that others write
+    """It has connections, threads or tasks."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled: make one in each process, by a client of "
+            "its own"
+        )
+
+
+class Closing(_Living):
     """`with` closes it, also after an error."""
 
     @abstractmethod
@@ -60,7 +70,7 @@ class Closing(ABC):
             _not_raised(failure)
 
 
-class AsyncClosing(ABC):
+class AsyncClosing(_Living):
     """`async with` starts it, and closes it also after an error, and when starting is cancelled."""
 
     @abstractmethod

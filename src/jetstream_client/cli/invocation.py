@@ -64,7 +64,7 @@ class Invocation:
         found: Iterable[T],
         cells: Callable[[T], Sequence[object]],
         row: Callable[[T], dict[str, Any]],
-        nothing: str,
+        nothing: str = "",
     ) -> None:
         """A line for each that was found. nothing: see print_table."""
         if self.json:

@@ -284,6 +284,7 @@ class AsyncClient(
     async def aclose(self) -> None:
         """Send what was published, commit what consumers are done with, then close every
         connection. Idempotent. Raises what a consumer's `aclose` does."""
+        self._control.home.here()
         self._closed = True
         async with AsyncExitStack() as closing:  # Closes all, whatever fails.
             for part in (

@@ -71,8 +71,9 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
             if self._closing:
                 raise InvalidRequestError("the publisher is closed")
             if self._beginning is None or self._beginning.done():
+                loop = self._plain.home.here()
                 self._running.add(self)
-                self._beginning = asyncio.get_running_loop().create_task(self._begin())
+                self._beginning = loop.create_task(self._begin())
             await asyncio.shield(self._beginning)
 
     async def _begin(self) -> None:

@@ -111,7 +111,7 @@ class DirectPublisher:
         if not turns.take():
             await turns.wait()
         try:
-            deadline = asyncio.get_running_loop().time() + timeout
+            deadline = self._plain.home.here().time() + timeout
             route = self._routes.known(subject) or await self._plain.route(subject, deadline)
             if route.group is not None:
                 _, route = self._plain.place(route, subject, key, options)

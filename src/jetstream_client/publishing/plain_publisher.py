@@ -31,6 +31,7 @@ from jetstream_client.publishing.subject_routes import Place, SubjectRoute, Subj
 from jetstream_client.publishing.turns import Turns
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
+from jetstream_client.transport.home import Home
 from jetstream_client.transport.nats import NatsInbox, load_nats
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.headers import HeadersLike, check_value, outgoing
@@ -174,6 +175,7 @@ class PlainPublisher:
         self._pending: dict[str, Pending] = {}
         self._token = 0
         self._turns = random.randrange(1 << 16)  # So that not all clients begin with one stream.
+        self.home = Home()
         self.turns = Turns(config.in_flight_max)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listeners: dict[str, Listener] = {}
@@ -220,9 +222,10 @@ class PlainPublisher:
         if not self.turns.take():
             await self.turns.wait()
         try:
+            loop = self.home.here()
             if self._inbox is None:
                 await self.loaded()
-            deadline = asyncio.get_running_loop().time() + timeout
+            deadline = loop.time() + timeout
             route = self._routes.known(subject) or await self.route(subject, deadline)
             target = subject
             if route.group is not None:

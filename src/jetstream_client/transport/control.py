@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
+from jetstream_client._closing import ClientClosedError
 from jetstream_client._log import logger
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.grpc_calls import (
@@ -40,6 +41,7 @@ from jetstream_client.transport.grpc_calls import (
     ask_for_many,
     connect,
 )
+from jetstream_client.transport.home import Home
 from jetstream_client.transport.port_probe import what_listens
 from jetstream_client.transport.recent import ADDRESSES_MAX, Recent
 from jetstream_client.transport.servers import Servers
@@ -150,6 +152,7 @@ class ControlPlane:
 
     def __init__(self, config: ClientConfig, events: ConnectionEvents | None = None) -> None:
         self._events = events or ConnectionEvents()
+        self.home = Home()
         self.timeout = config.timeout
         self.trouble = ""
         self._total_timeout = config.total_timeout
@@ -194,7 +197,7 @@ class ControlPlane:
         others. share_first: seconds; what the first server may take at most, where there are
         others; each later one may take twice as long as the one before it.
         """
-        loop = asyncio.get_running_loop()
+        loop = self.home.here()
         deadline = self._deadline(loop.time(), self.timeout if timeout is None else timeout)
         address = address or self._servers.first
         lost = False
@@ -317,7 +320,7 @@ class ControlPlane:
 
     def _connect(self, address: str) -> grpc.Channel:
         if self._is_closed:
-            raise UnavailableError("the client is closed")
+            raise ClientClosedError("the client is closed")
         if self._tls is not None:
             self._tls_files[address] = self._tls.signature()
         channel = connect(address, self._tls)

@@ -23,6 +23,7 @@ from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
 from jetstream_client.transport.data_connection import DataConnection, Fetched
 from jetstream_client.transport.follow import KEEP_ALIVE_SECONDS, Follow, Following
+from jetstream_client.transport.home import Home
 from jetstream_client.transport.recent import STREAMS_MAX, Recent
 from jetstream_client.transport.routes import Routes
 from jetstream_client.values.config import ClientConfig
@@ -81,6 +82,7 @@ class DataPlane:
         config: ClientConfig,
         events: ConnectionEvents,
     ) -> None:
+        self._home = Home()
         self._has_met_one = has_met_one
         self._config = config
         self._events = events
@@ -106,7 +108,7 @@ class DataPlane:
         where an answer ends. Raises UnavailableError if no server answers
         within that plus the configured timeout, otherwise the answer's own error.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._home.here()
         wait_until = loop.time() + request.wait_ms_max / 1000
         deadline = wait_until + (self._timeout if timeout is None else timeout)
         attempt = moves = 0
