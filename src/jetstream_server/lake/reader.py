@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import CorruptBatchError, JetstreamError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.background import run_in_background
@@ -111,9 +112,10 @@ class LakeReader:
         return f"{self._url}/{location}"
 
     async def metadata(self, location: str) -> bytes:
-        """The metadata of a table, as the store has it. Raises OSError."""
+        """The metadata of a table, as the store has it. Raises OSError, and UnavailableError if it
+        is damaged: engines would be sent what they cannot read."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._store.get, location)
+        return await loop.run_in_executor(self._pool, self._metadata, location)
 
     async def offset_at(self, location: str, timestamp_us: int) -> int | None:
         """The first offset of what was appended at that time or after it; None: the table has only
@@ -282,6 +284,16 @@ class LakeReader:
         Path(kept.path).unlink(missing_ok=True)
 
     # In the threads.
+
+    def _metadata(self, location: str) -> bytes:
+        data = self._store.get(location)
+        try:
+            is_table = "table-uuid" in bounded_json.loads(data)
+        except (ValueError, TypeError):
+            is_table = False
+        if not is_table:
+            raise UnavailableError(f"the lake is damaged: {location} is not a table's metadata")
+        return data
 
     def _find(self, location: str, offset: int) -> Group:
         try:

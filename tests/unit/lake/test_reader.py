@@ -295,7 +295,11 @@ async def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
     for damage in (b"", b"[]", whole[: len(whole) // 2], whole.replace(b'"snapshots":', b'"x":')):
         path.write_bytes(damage)
         assert isinstance(await ground.load(0), UnavailableError)
+        if b'"x":' not in damage:
+            with pytest.raises(UnavailableError, match="is not a table's metadata"):
+                await ground.reader.metadata(ground.location)
     path.write_bytes(whole)
+    assert await ground.reader.metadata(ground.location) == whole
     for each in (ground.store.root / "s" / "metadata").glob("*.avro"):
         each.write_bytes(b"Obj\x01damaged")
     assert isinstance(await ground.load(0), UnavailableError)
