@@ -18,7 +18,7 @@ from examples.cluster.__main__ import TERMINATIONS, main
 from examples.cluster.local import NATS_PORT, PORTS_BETWEEN_NODES, LocalCluster
 from examples.cluster.processes import FOLDER_VARIABLE
 from examples.cluster.publisher import Books, judge
-from tests.support.fork_server import fork_server
+from tests.support.fork_server import ForkedProcess, fork_server
 from tests.support.server import free_port_base
 
 TREE = Path(__file__).parents[2]
@@ -27,14 +27,12 @@ TREE = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "examples.cluster")
 
 
-def begun(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def begun(*arguments: str, **environment: str) -> ForkedProcess:
+    return fork_server.start(
         [*COMMAND, *arguments],
-        cwd=TREE,
-        env={**os.environ, **environment},
+        environment={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
 
 
@@ -43,9 +41,14 @@ def cluster_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return fork_server.run([*COMMAND, *arguments], environment=os.environ, timeout=110)
 
 
-def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    out, err = process.communicate(timeout=110)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+def ended(process: ForkedProcess) -> subprocess.CompletedProcess[str]:
+    """It says so little that the pipes hold it."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        code = process.wait(110)
+        out, err = process.stdout.read(), process.stderr.read()
+    return subprocess.CompletedProcess(COMMAND, code, out, err)
 
 
 @pytest.fixture(scope="module")

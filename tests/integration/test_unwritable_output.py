@@ -16,6 +16,7 @@ import pytest
 
 from jetstream_client import Client
 from jetstream_protocol.errors import JetstreamError
+from tests.support.fork_server import ForkedProcess, fork_server
 from tests.support.server import free_port_base
 
 READY_SECONDS = 30.0
@@ -32,14 +33,16 @@ class Server:
             *(sys.executable, "-m", "jetstream_server", "--dev", "--data", str(data)),
             *("--port-base", str(self.port_base)),
         ]
-        closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh"] if output is None else []
-        self.process = subprocess.Popen(
-            [*closed, *serve],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")},
-        )
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")}
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        if output is None:  # What Python makes of that is part of the test.
+            self.process = subprocess.Popen(
+                ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *serve],
+                stdin=subprocess.DEVNULL,
+                env=clean,
+            )
+        else:
+            self.process = fork_server.start(serve, environment=clean, stdout=output, stderr=output)
 
     @property
     def grpc(self) -> str:

@@ -7,6 +7,7 @@ configuration.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -175,9 +176,12 @@ def serve(
     if check_config:
         _check_files(settings, node)
         return
+    gc.disable()  # It would look for garbage all the time, and modules are none.
     from jetstream_server.node import app
     from jetstream_server.node.memory import keep_few_arenas
     from jetstream_server.node.run_state import CannotListenError, StartError
+
+    gc.enable()
 
     keep_few_arenas()
     for_people = _set_up_logs(log_level, dev)
