@@ -21,6 +21,7 @@ from jetstream_protocol.errors import (
     NotLeaderError,
     PreconditionFailedError,
     RecordsDamagedError,
+    StorageError,
     UnavailableError,
 )
 from jetstream_protocol.generated.groups_pb2 import ConsumerGroup
@@ -139,6 +140,8 @@ class CursorStore(RoleListener):
         leading = self._leading
         if leading is None:
             raise NotLeaderError("this node does not lead the cursors; try again")
+        if leading.failure:
+            raise StorageError(leading.failure)
         try:
             async with asyncio.timeout(READY_SECONDS):
                 await leading.loaded.wait()
@@ -179,6 +182,8 @@ class Leadership:
         self.loaded = asyncio.Event()
         self.ended = False
         self.trouble = ""
+        self.failure = ""
+        """Why there is nothing to load from."""
         self._replica = replica
         self._queue: list[_Request] = []
         # One list for each plan.
@@ -196,6 +201,7 @@ class Leadership:
     async def _load(self) -> None:
         """Load the table. Every committed record counts, even those of earlier leaders. Records
         that no replica has are passed over: cursors and groups must not end with them."""
+        await self._until_readable()
         log = self._replica.log
         offset, end_offset = log.log_start_offset, log.log_end_offset
         while offset < end_offset:
@@ -225,6 +231,21 @@ class Leadership:
             "cursors_loaded", count=len(self.table.committed_entries), records_end=end_offset
         )
         self.loaded.set()
+
+    async def _until_readable(self) -> None:
+        """**safety** A log that could not be opened looks empty: who heard that there is no cursor
+        would begin anew."""
+        while True:
+            try:
+                self._replica.check_readable()
+            except JetstreamError as error:
+                if not self.failure:
+                    logger.error("cursors_not_loaded", offset=0, reason=error.message)
+                self.failure = error.message
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                self.failure = ""
+                return
 
     async def _load_from(self, offset: int) -> int:
         """Load one part, and return the offset of the next one."""

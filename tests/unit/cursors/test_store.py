@@ -13,6 +13,7 @@ from jetstream_protocol.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
     PreconditionFailedError,
+    StorageError,
     UnavailableError,
 )
 from jetstream_server.cursors import store
@@ -111,6 +112,34 @@ async def test_a_restarted_leader_knows_what_was_committed(tmp_path: Path) -> No
     leader.node.begin(Listeners(roles=(again,)))
     leader.flush()
     assert (await again.table()).committed_entries == {b"a": Entry(b"2", 2)}
+    await again.close()
+
+
+@on_loop
+async def test_a_log_that_could_not_be_opened_is_not_one_without_cursors(tmp_path: Path) -> None:
+    """Who heard that there is no cursor would begin anew, at "latest" behind what it has not
+    read."""
+    leader = Leader(tmp_path / "streams")
+    leader.create()
+    writing = asyncio.ensure_future(leader.store.write([Write(b"a", b"1")]))
+    await eventually(lambda: bool(leader.node.flushes.waiting))
+    leader.flush()
+    await writing
+    leader.node.replicas.close()
+    [segment] = (tmp_path / "streams").rglob("*.log")
+    segment.unlink()
+    leader.node.cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+    leader.node.open(clean=True)
+    again = CursorStore(
+        lambda: True,
+        lambda source: [],
+        leader.node.clocks.monotonic,
+        cast(RaftMetadataLog, LocalMetadata(leader.node.cluster)),
+    )
+    leader.node.begin(Listeners(roles=(again,)))
+    await asyncio.sleep(0)
+    with pytest.raises(StorageError, match="segment files are missing"):
+        await again.table()
     await again.close()
 
 
