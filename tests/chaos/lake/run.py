@@ -48,6 +48,7 @@ ROUNDS: Final = 8
 """Between two looks at all copies."""
 LOOK_SECONDS: Final = 0.2
 HURRY_SECONDS: Final = 0.5
+_BYTES: Final = " bytes"
 
 
 class Cluster(FaultCluster):
@@ -284,21 +285,30 @@ class _Run:
         return self._client.describe_lake(STREAM.name)
 
     def _rest(self) -> None:
-        """Until all is as it was: acknowledgements, replicas, copies, disks."""
-        before, goal = self._acknowledged(), -1
+        """Until all is as it was: acknowledgements, replicas, copies, disks. A machine with other
+        work may copy more slowly than publishers write: these wait for the disks, and each copy
+        gives the next one as much time again."""
+        before, goal, reached = self._acknowledged(), -1, 0
         problem = "nothing was looked at"
         deadline = time.monotonic() + REST_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                found = self._lake()
-                goal = found.committed_offset if goal < 0 else goal
-                problem = self._unrest(before, found, goal)
-            except (JetstreamError, AssertionError, OSError) as error:
-                problem = str(error)
-            if not problem:
-                return
-            time.sleep(LOOK_SECONDS)
-        kind = Kind.DISK if "bytes" in problem else CopyKind.NOT_HEALED
+        try:
+            while time.monotonic() < deadline:
+                try:
+                    found = self._lake()
+                    goal = found.committed_offset if goal < 0 else goal
+                    if found.end_offset > reached:
+                        reached, deadline = found.end_offset, time.monotonic() + REST_SECONDS
+                    problem = self._unrest(before, found, goal)
+                except (JetstreamError, AssertionError, OSError) as error:
+                    problem = str(error)
+                if not problem:
+                    return
+                if problem.endswith(_BYTES):
+                    self._publishers.pause()
+                time.sleep(LOOK_SECONDS)
+        finally:
+            self._publishers.resume()
+        kind = Kind.DISK if problem.endswith(_BYTES) else CopyKind.NOT_HEALED
         self._found(kind, f"after {REST_SECONDS:.0f} s {problem}")
 
     def _unrest(self, before: int, found: StreamLake, goal: int) -> str:
@@ -314,7 +324,7 @@ class _Run:
         for node in self._cluster.nodes:
             held = self._cluster.log_bytes(node, self._stream_id)
             if held > LOCAL_BYTES + SLACK_BYTES:
-                return f"node {node} keeps {held} bytes"
+                return f"node {node} keeps {held}{_BYTES}"
         return ""
 
     def _check(self, *, swept: bool) -> None:
