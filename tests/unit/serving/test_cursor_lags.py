@@ -78,3 +78,31 @@ async def test_a_lag_is_unknown_until_the_leader_knows_what_was_committed(tmp_pa
     assert found is not None
     assert (found.high_watermark, found.records) == (3, 2)
     node.replicas.close()
+
+
+@on_loop
+async def test_the_lag_in_a_log_that_is_lost_is_unknown_and_not_0(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    node.append(replica, b"1", b"2", b"3")
+    node.replicas.close()
+    [segment] = (tmp_path / "streams").rglob("*.log")
+    segment.unlink()
+    node.start()
+    stream = node.replica(replica.stream).stream
+    cursor = pb.Cursor(
+        name="billing", stream_id=stream.id, stream_name=stream.name,
+        stream_subject=stream.subject, offset=1,
+    )  # fmt: skip
+    lags = CursorLags(
+        cast(CursorStore, Store(cursor)),
+        node.cluster.registry,
+        node.replicas,
+        cast(Peers, None),
+        0,
+        node.clocks.wall,
+        None,
+    )
+    (found,), _ = await lags.find(lambda name, full_name: True)
+    assert found.lag is None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError, UnavailableError
+from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2
 from jetstream_protocol.generated import cursors_pb2 as pb
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
@@ -154,9 +154,10 @@ class CursorLags:
     def _lag_here(self, replica: Replica, offset: int) -> Lag | None:
         bounds = start_offset(replica.stream, replica.log), replica.high_watermark
         try:
+            replica.check_readable()  # A lost log looks empty.
             if replica.leadership is not None:
                 replica.leadership.check_end()
-        except UnavailableError as error:
+        except JetstreamError as error:
             _note_unknown(replica, error)
             return None
         try:
