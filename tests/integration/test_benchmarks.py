@@ -38,7 +38,7 @@ def run(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("benchmark", "messages"), [("ingest", "10000"), ("read", "5000")])
+@pytest.mark.parametrize(("benchmark", "messages"), [("ingest", "50000"), ("read", "5000")])
 def test_a_benchmark_prints_both_rates_and_their_ratio(benchmark: str, messages: str) -> None:
     report = run(benchmark, "--pairs", "1", "--messages", messages, "--sizes", "16")
     (result,) = report["results"]
