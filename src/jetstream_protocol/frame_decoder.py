@@ -99,7 +99,8 @@ class FrameDecoder:
             if self._filled < tail_length:
                 return None
             frame = Frame(kind, correlation, self._head, self._tail)
-            self._tail, self.is_empty = None, True
+            # What came after it may have been fed already.
+            self._tail, self.is_empty = None, self._at == len(self._held)
         else:
             start = self._at
             middle = start + head_length

@@ -212,7 +212,7 @@ RENAMED: dict[type, dict[str, Rename]] = {
         "_node_id": _node, "stream": _value,
     },
     InSyncReplicas: {"agreed": _members, "maximal": _members, "pending": _value},
-    LeaderEpochCache: {"_entries": _starts},
+    LeaderEpochCache: {"_entries": _starts, "latest_epoch": _epoch},
     LeaderState: {
         "_followers": _by_node, "_in_sync": _value, "_log": _value, "_node_id": _node,
         "_nodes": _by_node, "stream": _value,

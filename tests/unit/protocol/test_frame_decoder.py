@@ -68,7 +68,24 @@ def test_what_is_not_taken_yet_is_known() -> None:
     assert receiving.next() is not None
     assert receiving.next() is None
     assert receiving.held == 5
-    assert not receiving.is_between_frames
+    assert not receiving.is_empty
+    receiving.feed(data[5:])
+    assert receiving.next() is not None
+    assert receiving.is_empty
+
+
+def test_what_comes_after_a_tail_in_its_own_memory_is_not_forgotten() -> None:
+    receiving = decoder()
+    data = frame(1, b"head", bytes(50_000))
+    receiving.feed(data[:1_000])
+    assert receiving.next() is None
+    room = receiving.room()
+    assert room is not None
+    room[:] = data[1_000:]
+    receiving.filled(len(room))
+    receiving.feed(data[:9])
+    assert receiving.next() is not None
+    assert (receiving.held, receiving.is_empty) == (9, False)
 
 
 def test_a_stranger_on_the_port_is_refused() -> None:
