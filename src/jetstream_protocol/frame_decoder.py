@@ -19,7 +19,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.frames import PREFIX_BYTES, TAILED, prefix_fields
+from jetstream_protocol.frames import PREFIX_BYTES, TAILED, Prefix, decode_prefix
 
 IN_PLACE_BYTES = 16 * 1024
 """A tail that still lacks more bytes than this is received into its own buffer. Copying fewer bytes
@@ -55,7 +55,7 @@ class FrameDecoder:
         self._bytes_max = frame_bytes_max
         self._held = b""
         self._at = 0  # what lies before it in `_held` has been taken
-        self._prefix: tuple[int, int, int, int] | None = None  # of the frame that is being received
+        self._prefix: Prefix | None = None  # of the frame that is being received
         self._head = b""
         self._tail: bytearray | None = None  # of the same, `_filled` so far
         self._filled = 0
@@ -116,10 +116,10 @@ class FrameDecoder:
         self._prefix = None
         return frame
 
-    def _begun(self) -> tuple[int, int, int, int]:
+    def _begun(self) -> Prefix:
         """Take the prefix of the next frame, and check it before more bytes of the frame are
         awaited."""
-        prefix = prefix_fields(self._held, self._bytes_max, self._at)
+        prefix = decode_prefix(self._held, self._bytes_max, self._at)
         kind, _, _, tail_length = prefix
         self._at += PREFIX_BYTES
         if self.wanted is not None and kind not in self.wanted:

@@ -84,13 +84,6 @@ def decode_prefix(
 
     bytes_max: the most bytes that the whole frame may have, if it carries no producer's batch.
     """
-    return Prefix._make(prefix_fields(data, bytes_max, position))
-
-
-def prefix_fields(
-    data: bytes | bytearray | memoryview, bytes_max: int, position: int
-) -> tuple[int, int, int, int]:
-    """The fields of `decode_prefix` alone, which every frame needs."""
     length, kind, reserved, head_length, correlation = _PREFIX.unpack_from(data, position)
     most = bytes_max if kind != Kind.PRODUCE else PRODUCE_FRAME_BYTES_MAX
     if length + 4 > most:
@@ -98,4 +91,4 @@ def prefix_fields(
     tail_length = length - _LENGTH_COVERS - head_length
     if reserved or tail_length < 0:
         raise InvalidRequestError("malformed frame prefix: this is not the data-plane protocol")
-    return kind, correlation, head_length, tail_length
+    return Prefix(kind, correlation, head_length, tail_length)

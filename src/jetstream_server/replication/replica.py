@@ -560,7 +560,7 @@ class Replica:
     @property
     def _must_not_be_emptied(self) -> bool:
         if not self._rebuild:
-            return self.log.health.has_failed  # A thread has noted it; `failed` will be called.
+            return self.has_failed  # A thread has noted it; `failed` is still to be called.
         return self.is_counted_on() or not self.is_failure_recorded
 
     def accept(self, answer: Answer, data: bytes, now_us: MonotonicUs) -> Step | None:
@@ -619,7 +619,7 @@ class Replica:
 
     def accepted(self) -> None:
         """Ask for the flush of what `accept` has changed."""
-        if not (self._rebuild or self.log.health.has_failed):
+        if not (self._rebuild or self.has_failed):
             self._services.failures.trust(self.stream.id)
         self._grew()
 

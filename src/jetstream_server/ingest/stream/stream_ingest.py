@@ -235,9 +235,6 @@ class StreamIngest:
         reason = self._bounds.reason(asked, length, self._answers.waiting)
         if reason:
             return UnavailableError(f"overloaded, try again: {reason}")
-        leadership = self.replica.leadership
-        if leadership is not None and leadership.can_commit:
-            return None
         try:
             self.replica.check_can_commit()
         except JetstreamError as error:
@@ -478,12 +475,9 @@ class StreamIngest:
                 return
         if asked.rollup and not self._rules.keeps_last_of_subjects:
             raise no_rollup_error()
-        error: JetstreamError | None = None
-        if envelope.expected_offset != NO_EXPECTATION:
-            end_offset = self.replica.log.log_end_offset
-            error = _expectation_error(envelope.expected_offset, end_offset)
-        if error is None and asked.expected_subject_end is not None:
-            error = self._unexpected_of_subject(arrived.subject, asked.expected_subject_end)
+        error = _expectation_error(
+            envelope.expected_offset, self.replica.log.log_end_offset
+        ) or self._unexpected_of_subject(arrived.subject, asked.expected_subject_end)
         if error is not None:
             raise error
         if config.max_message_bytes:

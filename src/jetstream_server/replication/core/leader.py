@@ -215,7 +215,7 @@ class LeaderState:
             if request.incarnation != progress.incarnation:
                 progress.renew(request.incarnation, now_us)
             counted = request.fetch_offset
-            if self.stream.config.flush == "group":
+            if self.counts_flushed:
                 counted = min(counted, request.flushed_offset)
             is_ahead = request.stream_epoch > self.stream.stream_epoch
             reported_ahead = request.stream_epoch if is_ahead else NOT_AHEAD
@@ -272,10 +272,7 @@ class LeaderState:
         progress = self._followers.get(request.follower)
         if progress is None:
             raise InvalidRequestError(f"node {request.follower} holds no copy of this stream")
-        node = self._nodes.get(request.follower)
-        known = progress.incarnation
-        if node is not None and node.incarnation > known:
-            known = node.incarnation
+        known = max(progress.incarnation, self._incarnation_of(request.follower))
         if request.incarnation < known:
             raise FencedEpochError(
                 f"node {request.follower} is in incarnation {known}, not {request.incarnation}"
@@ -317,8 +314,8 @@ class LeaderState:
         }
 
     def _advance(self) -> bool:
-        log, config = self._log, self.stream.config
-        own = log.flushed_offset if config.flush == "group" else log.log_end_offset
+        log = self._log
+        own = log.flushed_offset if self.counts_flushed else log.log_end_offset
         high_watermark = self._held_by_all(own)
         if high_watermark <= self.high_watermark:
             return False  # The usual case, with several replicas.
