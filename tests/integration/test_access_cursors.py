@@ -121,9 +121,13 @@ def test_whoever_may_not_delete_a_consumer_group_does_not_learn_what_it_reads(
     with billing.consume_group("orders", "billing-secret", session_timeout=1.0) as member:
         next(member)
     with signed_in(server, admin, principal) as other:
-        with pytest.raises(PermissionDeniedError, match="another consumer group") as refused:
+        with pytest.raises(PermissionDeniedError, match="on all that it reads") as refused:
             other.delete_group("billing-secret")
         assert "orders" not in str(refused.value)
+    with signed_in(server, admin, f"user:nobody{next(NAMES)}") as nobody:
+        for name in ("billing-secret", "billing-absent"):  # Nor whether there is one.
+            with pytest.raises(PermissionDeniedError, match=f"'{name}' needs the rights"):
+                nobody.delete_group(name)
     billing.delete_group("billing-secret")
     lines = [json.loads(line) for line in server.log_text.splitlines() if line[:1] == "{"]
     noted = [
@@ -132,6 +136,7 @@ def test_whoever_may_not_delete_a_consumer_group_does_not_learn_what_it_reads(
         if line["event"] == "audit" and "billing-secret" in line.get("resource", "")
     ]
     noted = [line for line in noted if "Cursor" not in line["operation"]]
+    noted = [line for line in noted if not line["principal"].startswith("user:nobody")]
     assert [line["outcome"] for line in noted] == ["refused", "done"]
     assert noted[0]["principal"] == principal
     assert noted[1]["principal"].startswith("user:billing")

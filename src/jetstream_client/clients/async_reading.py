@@ -266,7 +266,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         begin at their beginning. Ids grow with time. The group knows the streams that it had; a new
         group has those that there are."""
         known = await self._listed_groups(group)
-        ids = [stream_id for each in known for stream_id in each.streams]
+        ids = [share.stream_id for each in known for share in each.shares]
         return max(ids or [each.id for each in await self.list_streams()], default=0)
 
     def _consumer_cursor(

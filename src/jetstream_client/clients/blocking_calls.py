@@ -294,7 +294,7 @@ class Calls:
 
     def delete_cursor(self, name: str, stream: StreamLike) -> None:
         """Delete a cursor of a stream. If the stream was deleted, name it in full (`name@subject`).
-        Raises NotFoundError."""
+        Raises NotFoundError, PreconditionFailedError if it is committed at that moment."""
         self._thread.run(self._client.delete_cursor(name, stream))
 
     def list_groups(self) -> list[ConsumerGroup]:

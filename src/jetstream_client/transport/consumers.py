@@ -206,9 +206,14 @@ class AsyncConsumers(AsyncMethods):
         return await self._paused(stream, name, 0)
 
     async def _paused(self, stream: StreamLike, name: str, until_us: int) -> ConsumerDescription:
-        check_text(_NAME, name)
+        found = await self.describe_consumer(stream, name)
         answer: pb.ConsumerDescription = await self._calls.call(
-            pb.PauseConsumerRequest(stream=wire.to_ref(stream), name=name, until_us=until_us),
+            pb.PauseConsumerRequest(
+                stream=wire.to_ref(found.stream_id),
+                name=name,
+                until_us=until_us,
+                created_us=found.created_us,
+            ),
             what=f"pausing consumer {name!r}",
             changes=True,
         )

@@ -138,6 +138,18 @@ class Cursors:
         found = await self.list(name, stream)
         return found[0] if found else None
 
+    async def delete(self, found: Cursor) -> None:
+        """Delete it as it was found: a copy of the call that arrives late deletes no other. Raises
+        NotFoundError, PreconditionFailedError."""
+        await self._control.call(
+            pb.DeleteCursorRequest(
+                name=found.name, stream=wire.to_ref(found.stream), expected_revision=found.revision
+            ),
+            what=f"deleting cursor {found.name!r}",
+            changes=True,
+            done_already=NotFoundError,
+        )
+
     async def close(self) -> None:
         """Commits that wait raise UnknownOutcomeError."""
         if self._sending is not None:
@@ -208,14 +220,11 @@ class AsyncCursors(AsyncMethods):
 
     async def delete_cursor(self, name: str, stream: StreamLike) -> None:
         """Delete a cursor of a stream. If the stream was deleted, name it in full (`name@subject`).
-        Raises NotFoundError."""
-        check_text("the cursor's name", name)
-        await self._calls.call(
-            pb.DeleteCursorRequest(name=name, stream=wire.to_ref(stream)),
-            what=f"deleting cursor {name!r}",
-            changes=True,
-            done_already=NotFoundError,
-        )
+        Raises NotFoundError, PreconditionFailedError if it is committed at that moment."""
+        found = await self._cursors.find(name, stream)
+        if found is None:
+            raise NotFoundError(f"there is no cursor {name!r} on stream {stream!r}")
+        await self._cursors.delete(found)
 
     async def _commit(
         self, name: str, stream: StreamLike, offset: int, last_epoch: int, metadata: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from jetstream_client.transport.control import ControlPlane
@@ -55,7 +56,7 @@ class AsyncGroups(AsyncCursors):
 
     async def list_groups(self) -> list[ConsumerGroup]:
         """List the consumer groups, also those without members."""
-        return await self._listed_groups()
+        return list(map(_group, await self._listed_groups()))
 
     async def delete_group(self, group: str) -> None:
         """Delete a consumer group that has no members, and its positions, as Kafka does: the next
@@ -64,15 +65,15 @@ class AsyncGroups(AsyncCursors):
         Raises PreconditionFailedError while it has members, NotFoundError.
         """
         found = await self._listed_groups(group)
-        streams = {stream_id for each in found for stream_id in each.streams}
+        streams = {share.stream_id for each in found for share in each.shares}
         for cursor in await self.list_cursors(group):
             if cursor.stream_id in streams:  # Others of the name are no members' positions.
                 try:
-                    await self.delete_cursor(group, cursor.stream)
+                    await self._cursors.delete(cursor)
                 except NotFoundError:
                     continue  # It was deleted meanwhile.
         await self._calls.call(
-            pb.DeleteGroupRequest(group=group),
+            pb.DeleteGroupRequest(group=group, revision=found[0].revision if found else 0),
             what=f"deleting consumer group {group!r}",
             done_already=NotFoundError,
             changes=True,
@@ -84,14 +85,14 @@ class AsyncGroups(AsyncCursors):
         found = await self._listed_groups(group)
         if not found:
             raise NotFoundError(f"there is no consumer group {group!r}")
-        return found[0]
+        return _group(found[0])
 
-    async def _listed_groups(self, name: str = "") -> list[ConsumerGroup]:
+    async def _listed_groups(self, name: str = "") -> Sequence[pb.ConsumerGroup]:
         check_text("the group's name", name)
         found: pb.ListGroupsResponse = await self._calls.call(
             pb.ListGroupsRequest(name=name), what="listing consumer groups"
         )
-        return [_group(group) for group in found.groups]
+        return found.groups
 
 
 def _group(group: pb.ConsumerGroup) -> ConsumerGroup:

@@ -315,7 +315,11 @@ class AsyncStreams(AsyncMethods):
         committed.
         """
         self._check_open()
-        offset = None if before is None else await self.offset_at(stream, before)
+        if before is None:
+            # A copy of the call that arrives late must not remove what was stored since.
+            offset = (await self.describe_stream(stream)).high_watermark
+        else:
+            offset = await self.offset_at(stream, before)
         request = pb.PurgeStreamRequest(offset=offset)
         answer: pb.PurgeStreamResponse = await self._change(stream, request, "purging stream {!r}")
         return int(answer.log_start_offset)

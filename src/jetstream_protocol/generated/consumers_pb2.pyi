@@ -123,14 +123,16 @@ class DeleteConsumerResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class PauseConsumerRequest(_message.Message):
-    __slots__ = ("stream", "name", "until_us")
+    __slots__ = ("stream", "name", "until_us", "created_us")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     UNTIL_US_FIELD_NUMBER: _ClassVar[int]
+    CREATED_US_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     name: str
     until_us: int
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., until_us: _Optional[int] = ...) -> None: ...
+    created_us: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., until_us: _Optional[int] = ..., created_us: _Optional[int] = ...) -> None: ...
 
 class PullMessagesRequest(_message.Message):
     __slots__ = ("stream", "name", "messages_max", "bytes_max", "wait_ms", "created_us")

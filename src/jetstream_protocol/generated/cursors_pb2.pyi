@@ -94,12 +94,14 @@ class ListCursorsResponse(_message.Message):
     def __init__(self, cursors: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ..., next_page: _Optional[bytes] = ...) -> None: ...
 
 class DeleteCursorRequest(_message.Message):
-    __slots__ = ("name", "stream")
+    __slots__ = ("name", "stream", "expected_revision")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_REVISION_FIELD_NUMBER: _ClassVar[int]
     name: str
     stream: _common_pb2.StreamRef
-    def __init__(self, name: _Optional[str] = ..., stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
+    expected_revision: int
+    def __init__(self, name: _Optional[str] = ..., stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., expected_revision: _Optional[int] = ...) -> None: ...
 
 class DeleteCursorResponse(_message.Message):
     __slots__ = ()

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConsumerGroup(_message.Message):
-    __slots__ = ("name", "source", "generation", "members", "shares", "creator", "gone")
+    __slots__ = ("name", "source", "generation", "members", "shares", "creator", "gone", "revision")
     class Member(_message.Message):
         __slots__ = ("id", "instance", "session_timeout_ms")
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class ConsumerGroup(_message.Message):
     SHARES_FIELD_NUMBER: _ClassVar[int]
     CREATOR_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     generation: int
@@ -42,7 +43,8 @@ class ConsumerGroup(_message.Message):
     shares: _containers.RepeatedCompositeFieldContainer[ConsumerGroup.Share]
     creator: str
     gone: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ConsumerGroup.Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[ConsumerGroup.Share, _Mapping]]] = ..., creator: _Optional[str] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
+    revision: int
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ConsumerGroup.Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[ConsumerGroup.Share, _Mapping]]] = ..., creator: _Optional[str] = ..., gone: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class GroupHeartbeatRequest(_message.Message):
     __slots__ = ("group", "source", "member", "generation", "held", "wait_ms", "replaces")
@@ -87,10 +89,12 @@ class LeaveGroupResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
-    __slots__ = ("group",)
+    __slots__ = ("group", "revision")
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     group: str
-    def __init__(self, group: _Optional[str] = ...) -> None: ...
+    revision: int
+    def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupResponse(_message.Message):
     __slots__ = ()

@@ -255,13 +255,16 @@ class Coordinator:
             raise NotFoundError(f"there is no consumer group {name!r}")
         await self._change(live, lambda group: leave(group, {member_id}))
 
-    async def delete(self, name: str) -> None:
-        """Forget a group. Raises NotFoundError, PreconditionFailedError while it has members."""
+    async def delete(self, name: str, check: Callable[[], None] = lambda: None) -> None:
+        """Forget a group. check: raises where another one is meant; while it is called, the record
+        of the group is that of its state. Raises NotFoundError, PreconditionFailedError while it
+        has members."""
         live = self._groups.get(name)
         if live is None or not live.state.generation:
             raise NotFoundError(f"there is no consumer group {name!r}")
 
         def decide(group: Group) -> Group:
+            check()
             if group.members:
                 raise PreconditionFailedError(
                     f"consumer group {name!r} has {len(group.members)} members: stop them first"

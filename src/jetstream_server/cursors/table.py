@@ -148,6 +148,11 @@ class CursorTable:
         """The latest committed record of each key."""
         return self._committed
 
+    def revision(self, key: bytes) -> int:
+        """Of the latest committed record; NO_REVISION: there is none."""
+        entry = self._committed.get(key)
+        return NO_REVISION if entry is None else entry.revision
+
     @property
     def waits(self) -> bool:
         """Whether a plan waits for its commit."""

@@ -380,6 +380,12 @@ class AccessControl:
             self._state().rules_of(identity.principal), operation, name
         )
 
+    def may_use(self, principal: str, cursor: str) -> bool:
+        """Whether there could be a stream where the principal may use a cursor or consumer group of
+        that name."""
+        rules = self._state().rules_of(principal)
+        return any(each.allow and each.names(Operation.COMMIT, cursor) for each in rules)
+
     def check(
         self, identity: Identity, operation: Operation, stream: NamedStream | None = None
     ) -> None:

@@ -155,7 +155,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
     ) -> pb.ConsumerDescription:
         replica = await self._led(request.stream)
         self._check_commit(call, replica, request.name)
-        consumer = self._find(replica, request.name)
+        consumer = self._find(replica, request.name, request.created_us)
         until_us = max(0, request.until_us)
         await self._consumers.alter(consumer, replace(consumer.config, pause_until_us=until_us))
         return await self._described(consumer)

@@ -239,8 +239,9 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             )
         stream = self._registry.find(ref.name, ref.subject)
         fence = Fence(request.name, 0 if stream is None else stream.id)
+        expected = request.expected_revision if request.HasField("expected_revision") else None
         (outcome,) = await self._store.write(
-            [Write(key, None, None, fence, cause=Cause(principal))]
+            [Write(key, None, expected, fence, cause=Cause(principal))]
         )
         if outcome.error is not None:
             raise outcome.error

@@ -17,8 +17,9 @@ from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
 from jetstream_protocol.generated import groups_pb2 as pb
 from jetstream_server.cursors.coordinator import SESSION_MS, Heartbeat
 from jetstream_server.cursors.groups import Group, Member, last_of
-from jetstream_server.cursors.records import group_to_proto
+from jetstream_server.cursors.records import group_key, group_to_proto
 from jetstream_server.cursors.store import CursorStore
+from jetstream_server.cursors.table import CursorTable
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.security.acl import Operation
@@ -87,14 +88,14 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         if answer is not None:
             known = [each for each in answer.groups if self._may_see(each.source, call.identity)]
             return pb.ListGroupsResponse(groups=known)
-        groups = (await self._store.coordinator()).groups()
-        return pb.ListGroupsResponse(
-            groups=[
-                group_to_proto(replace(group, gone=()))
-                for group in groups
-                if request.name in ("", group.name) and self._may_see(group.source, call.identity)
-            ]
-        )
+        coordinator, table = await self._store.coordinator(), await self._store.table()
+        answer = pb.ListGroupsResponse()
+        for group in coordinator.groups():
+            if request.name in ("", group.name) and self._may_see(group.source, call.identity):
+                listed = answer.groups.add()
+                listed.CopyFrom(group_to_proto(replace(group, gone=())))
+                listed.revision = table.revision(group_key(group.name))
+        return answer
 
     async def DeleteGroup(
         self, request: pb.DeleteGroupRequest, call: Call
@@ -111,24 +112,22 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         """Delete here or on the node that leads. The error names no stream: the caller may not know
         of those that the group reads."""
         principal = quota_holder(self._access.control, call)
-        if self._leader.exists:
-            answer = await self._leader.forward(
-                call, "DeleteGroup", request, pb.DeleteGroupResponse, principal
-            )
-            if answer is not None:
-                return
+        if principal and not self._access.control.may_use(principal, request.group):
+            raise _denied_error(request.group)  # Also where there is none of the name.
         if not self._leader.exists:
             raise NotFoundError(f"there is no consumer group {request.group!r}")
-        coordinator = await self._store.coordinator()
-        source = next(
-            (each.source for each in coordinator.groups() if each.name == request.group), ""
+        answer = await self._leader.forward(
+            call, "DeleteGroup", request, pb.DeleteGroupResponse, principal
         )
+        if answer is not None:
+            return
+        coordinator = await self._store.coordinator()
+        groups = coordinator.groups()
+        source = next((each.source for each in groups if each.name == request.group), "")
         if not self._may_take(principal, request.group, source):
-            raise PermissionDeniedError(
-                f"the name {request.group!r} is that of another consumer group: deleting it needs "
-                f"the rights `{Operation.READ}` and `{Operation.COMMIT}` on all that it reads"
-            )
-        await coordinator.delete(request.group)
+            raise _denied_error(request.group)
+        table = await self._store.table()
+        await coordinator.delete(request.group, partial(_check_revision, table, request))
 
     def _note_refusal(self, identity: Identity, group: str, error: PermissionDeniedError) -> None:
         """Note in the audit log that the name is another's, on the node that the client has asked:
@@ -176,6 +175,20 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         return bool(streams) and all(
             access.allows(identity, Operation.READ, stream) for stream in streams
         )
+
+
+def _denied_error(group: str) -> PermissionDeniedError:
+    return PermissionDeniedError(
+        f"deleting consumer group {group!r} needs the rights `{Operation.READ}` and "
+        f"`{Operation.COMMIT}` on all that it reads"
+    )
+
+
+def _check_revision(table: CursorTable, request: pb.DeleteGroupRequest) -> None:
+    """Raise NotFoundError unless the group is as it was listed: a call that arrives late must not
+    delete another one of its name."""
+    if request.revision and request.revision != table.revision(group_key(request.group)):
+        raise NotFoundError(f"there is no such consumer group {request.group!r} any more")
 
 
 def _heartbeat_of(request: pb.GroupHeartbeatRequest) -> Heartbeat:

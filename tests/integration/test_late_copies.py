@@ -1,0 +1,99 @@
+"""A call is repeated if its answer was lost, and a copy of it may arrive late: it meets what was
+made in the meantime, and leaves it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jetstream_client import AsyncClient, NotFoundError, PreconditionFailedError
+from jetstream_client.transport.control import ControlPlane
+from tests.support.loops import on_loop
+from tests.support.server import ServerProcess
+
+
+class Copies:
+    """Notes the calls of clients, and sends the last one once more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._last: Callable[[], Any] | None = None
+        call = ControlPlane.call
+
+        async def noting(plane: ControlPlane, request: Any, **options: Any) -> Any:
+            if options.get("changes"):
+                self._last = lambda: call(plane, request, **options)
+            return await call(plane, request, **options)
+
+        monkeypatch.setattr(ControlPlane, "call", noting)
+
+    def kept(self) -> Callable[[], Any]:
+        """Sends a copy of the last call that changed something."""
+        assert self._last is not None
+        return self._last
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    return Copies(monkeypatch)
+
+
+@on_loop
+async def test_of_a_cursor_and_its_deletion(server: ServerProcess, copies: Copies) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("late-cursor", "late-cursor")
+        await client.commit_cursor("billing", "late-cursor", 0)
+        await client.delete_cursor("billing", "late-cursor")
+        late = copies.kept()
+        again = await client.commit_cursor("billing", "late-cursor", 0)
+        with pytest.raises(PreconditionFailedError, match="its revision is"):
+            await late()
+        assert (await client.describe_cursor("billing", "late-cursor")).revision == again.revision
+        with pytest.raises(NotFoundError):
+            await client.delete_cursor("nothing", "late-cursor")
+
+
+@on_loop
+async def test_of_a_group_and_its_deletion(server: ServerProcess, copies: Copies) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("late-group", "late-group")
+        await client.publish("late-group", b"one")
+
+        async def has_read() -> None:
+            async with client.consume_group("late-group", "late", session_timeout=1.0) as member:
+                await anext(member)
+
+        await has_read()
+        await client.delete_group("late")
+        late = copies.kept()
+        await has_read()
+        with pytest.raises(NotFoundError, match="no such consumer group"):
+            await late()
+        assert (await client.describe_group("late")).streams
+
+
+@on_loop
+async def test_of_a_pause_of_a_consumer(server: ServerProcess, copies: Copies) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("late-pause", "late-pause")
+        await client.create_consumer("late-pause", "mailers")
+        await client.pause_consumer("late-pause", "mailers", 60)
+        late = copies.kept()
+        await client.delete_consumer("late-pause", "mailers")
+        await client.create_consumer("late-pause", "mailers")
+        with pytest.raises(NotFoundError):
+            await late()
+        assert (await client.describe_consumer("late-pause", "mailers")).paused_until is None
+
+
+@on_loop
+async def test_of_a_purge(server: ServerProcess, copies: Copies) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("late-purge", "late-purge")
+        await client.publish("late-purge", b"old")
+        assert await client.purge_stream("late-purge") == 1
+        late = copies.kept()
+        await client.publish("late-purge", b"new")
+        assert (await late()).log_start_offset == 1
+        assert (await client.fetch("late-purge"))[0].value == b"new"
