@@ -87,6 +87,9 @@ def test_no_answer_tells_a_stranger_which_software_it_is(request_bytes: bytes) -
 @on_loop
 async def test_a_body_that_nobody_reads_is_not_unpacked() -> None:
     body = bomb()
+    begun = time.process_time()
+    assert len(zlib.decompress(body, wbits=31)) == UNPACKED_MIB << 20
+    unpacking = time.process_time() - begun
     port = free_port_base(1)
     server = http_server()
     await server.start("127.0.0.1", port)
@@ -97,7 +100,7 @@ async def test_a_body_that_nobody_reads_is_not_unpacked() -> None:
         writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         assert (await reader.readline()).split()[1] == b"200"
         await asyncio.sleep(0.5)  # It would be unpacked after the answer.
-        assert time.process_time() - begun < 0.1, "seconds of processor"
+        assert time.process_time() - begun < unpacking / 3, "seconds of processor"
     finally:
         writer.transport.abort()
         await server.stop()
