@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from jetstream_protocol.types import WallUs
 from jetstream_server.consumers.config import ConsumerConfig
@@ -12,8 +12,6 @@ from jetstream_server.jetstream_api.delivered_lines import lines
 from jetstream_server.jetstream_api.requests import api_name
 
 _NS = 1000
-LINE_BYTES_AROUND: Final = 200
-"""Of a delivered message besides subject, headers and value: inbox, numbers."""
 
 
 def consumer_config(config: ConsumerConfig) -> dict[str, Any]:

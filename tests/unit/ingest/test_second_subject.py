@@ -11,7 +11,6 @@ from jetstream_server.ingest.nats.parser import NatsParser
 from jetstream_server.ingest.nats.subscriptions import (
     Subscriptions,
     parse_permissions_violation,
-    sub_lines,
     unsub_lines,
 )
 
@@ -21,7 +20,7 @@ def test_both_subjects_are_subscribed_and_unsubscribed_together() -> None:
     plain = subscriptions.add("a.>", "", lambda _: None, None)
     keyed = subscriptions.add("b.>", "g", lambda _: None, None, "_INGEST.g.3.")
     last = subscriptions.add("c", "", lambda _: None, None)
-    assert sub_lines(subscriptions.active()) == (
+    assert b"".join(each.sub_line() for each in subscriptions.active()) == (
         b"SUB a.> 1\r\nSUB b.> g 2\r\nSUB _INGEST.g.3.b.> 3\r\nSUB c 4\r\n"
     )
     assert unsub_lines([keyed]) == b"UNSUB 2\r\nUNSUB 3\r\n"

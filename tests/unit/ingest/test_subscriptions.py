@@ -8,7 +8,6 @@ from jetstream_server.ingest.nats.subscriptions import (
     Subscription,
     Subscriptions,
     parse_permissions_violation,
-    sub_lines,
     unsub_lines,
 )
 
@@ -24,7 +23,7 @@ def add(table: Subscriptions, subject: str, group: str = "") -> Subscription:
 def test_lines_are_those_of_the_protocol() -> None:
     table = Subscriptions()
     both = [add(table, "a.>"), add(table, "b", "workers")]
-    assert sub_lines(both) == b"SUB a.> 1\r\nSUB b workers 2\r\n"
+    assert b"".join(each.sub_line() for each in both) == b"SUB a.> 1\r\nSUB b workers 2\r\n"
     assert unsub_lines(both) == b"UNSUB 1\r\nUNSUB 2\r\n"
 
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,18 @@ def opened(directory: Path, group: Group = GROUP, *, accept_voters: bool = False
     return GroupFile.open(str(directory), group, accept_voters=accept_voters).group
 
 
+def belongs_to_ours(directory: Path) -> None:
+    file = GroupFile.open(str(directory), GROUP, accept_voters=False)
+    file.replace(replace(file.group, cluster_id="ours"))
+
+
 def test_a_new_folder_takes_what_the_configuration_says(tmp_path: Path) -> None:
     assert opened(tmp_path / "new") == GROUP
     assert opened(tmp_path / "new") == GROUP
 
 
 def test_the_cluster_id_is_there_at_the_next_start(tmp_path: Path) -> None:
-    GroupFile.open(str(tmp_path), GROUP, accept_voters=False).set_cluster_id("ours")
+    belongs_to_ours(tmp_path)
     assert opened(tmp_path).cluster_id == "ours"
 
 
@@ -32,7 +38,7 @@ def test_a_folder_of_another_node_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_voters_are_refused_unless_accepted_and_then_they_stay(tmp_path: Path) -> None:
-    GroupFile.open(str(tmp_path), GROUP, accept_voters=False).set_cluster_id("ours")
+    belongs_to_ours(tmp_path)
     alone = Group(NodeId(1), ADDRESSES[1:2])
     with pytest.raises(PreconditionFailedError, match=r"voters \[0, 1, 2\]"):
         opened(tmp_path, alone)
@@ -48,7 +54,7 @@ def test_an_unreadable_file_is_refused_and_named(tmp_path: Path, text: str) -> N
 
 
 def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
-    GroupFile.open(str(tmp_path), GROUP, accept_voters=False).set_cluster_id("ours")
+    belongs_to_ours(tmp_path)
     file = tmp_path / "group.json"
     whole = file.read_bytes()
     for at in range(len(whole)):

@@ -1,6 +1,7 @@
 import os
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -503,6 +504,6 @@ def test_a_snapshot_is_installed_though_connections_have_taken_every_descriptor(
                 base = (entry(index - 1), entry(index))
                 journal.install(Snapshot(index, 1, b"state", base), keep_from=index)
                 journal.sync()
-                group.set_cluster_id(f"c{index}")
+                group.replace(replace(group.group, cluster_id=f"c{index}"))
         assert journal.failure == ""
     assert read_snapshot(str(tmp_path)).index == 3  # type: ignore[union-attr]

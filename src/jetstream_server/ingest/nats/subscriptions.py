@@ -172,9 +172,5 @@ def _unquoted(text: str | None) -> str | None:
     return None if text is None else re.sub(r"\\(.)", r"\1", text)
 
 
-def sub_lines(subscriptions: Iterable[Subscription]) -> bytes:
-    return b"".join([each.sub_line() for each in subscriptions])
-
-
 def unsub_lines(subscriptions: Iterable[Subscription]) -> bytes:
     return b"".join([each.unsub_line() for each in subscriptions])

@@ -121,10 +121,6 @@ class GroupFile:
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 
-    def set_cluster_id(self, cluster_id: str) -> None:
-        """Store the id that the group has agreed on. Raises StorageError."""
-        self.replace(replace(self.group, cluster_id=cluster_id))
-
     def replace(self, group: Group) -> None:
         """Replace the content. Raises StorageError."""
         self.group = group

@@ -66,7 +66,6 @@ class Journal:
     def __init__(self, directory: str, snapshot: Snapshot | None) -> None:
         self.directory = directory
         self.snapshot_index = snapshot.index if snapshot else 0
-        self.snapshot_term = snapshot.term if snapshot else 0
         self.snapshot_voters = _voters_of(snapshot)
         self.term = 0
         self.voted_for = ""
@@ -240,7 +239,7 @@ class Journal:
         every entry and continues from `snapshot.base`: for a snapshot received from a leader.
         """
         self.held = list(snapshot.base) if keep_from is None else self.entries(keep_from)
-        self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
+        self.snapshot_index = snapshot.index
         self.snapshot_voters = _voters_of(snapshot)
         self._installing = snapshot
 
@@ -248,7 +247,7 @@ class Journal:
         """Remove every entry and the snapshot, durably; standing, term and vote stay. After a crash
         in between, the snapshot is still the start of the log. Raises StorageError."""
         self.held = []
-        self.snapshot_index = self.snapshot_term = 0
+        self.snapshot_index = 0
         self.snapshot_voters = None
         self._unwritten.clear()
         self._guarded(self._forget)

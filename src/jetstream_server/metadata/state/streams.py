@@ -67,11 +67,6 @@ class StreamSettings(SettingFields):
         """Whether records are ever removed because of their age or number."""
         return bool(self.max_age_us or self.max_bytes or self.max_messages)
 
-    @property
-    def has_local_limits(self) -> bool:
-        """Whether records that are in the lake ever leave the disks."""
-        return self.lake and bool(self.local_max_age_us or self.local_max_bytes)
-
     @classmethod
     def with_defaults(
         cls,

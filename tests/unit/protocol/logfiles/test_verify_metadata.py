@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import zlib
@@ -52,7 +53,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     disk = OsDisk()
     data = DataFolder.open(disk, str(tmp_path / "data"), node_id=1)
     group = Group(NodeId(1), tuple((NodeId(each), "") for each in range(3)))
-    GroupFile.open(data.metadata_directory, group, accept_voters=False).set_cluster_id("c5")
+    file = GroupFile.open(data.metadata_directory, group, accept_voters=False)
+    file.replace(dataclasses.replace(file.group, cluster_id="c5"))
     data.join("c5")
     journal = Journal.open(data.metadata_directory)
     journal.save_vote(1, "node-2")
