@@ -111,13 +111,10 @@ class LoopThread:
         An error of ours says in its message what is wrong: where in the client it was raised is
         only in the log, at level DEBUG.
         """
+        future: Future[_T] | None = None
         try:
             check_not_within()
             future = self._submit(coroutine)
-        except InvalidRequestError:
-            coroutine.close()
-            raise
-        try:
             while True:
                 try:
                     return future.result(_LOOK_SECONDS)
@@ -126,10 +123,13 @@ class LoopThread:
                         return future.result()
                     self._check_alive()
         except JetstreamError as error:
+            if future is None:
+                coroutine.close()
+                raise
             failure = error
         except BaseException:
             # Of the coroutine's own errors this is none of our business; it is done then.
-            future.cancel()
+            self._cancel(coroutine)
             raise
         _forget_frames(failure)
         raise failure
@@ -183,6 +183,20 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, running.loop)
         except RuntimeError:
             raise ClientClosedError(_CLOSED) from None
+
+    def _cancel(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Cancel a call that was given up, perhaps before anybody had its future: it must not go on
+        beside the next one."""
+
+        def cancel() -> None:
+            for task in asyncio.all_tasks():
+                if task.get_coro() is coroutine:
+                    task.cancel()
+
+        running = self._started.get("")
+        if running is not None:
+            with suppress(RuntimeError):  # It was closed this moment.
+                running.loop.call_soon_threadsafe(cancel)
 
     def _start(self) -> _Running:
         made = _Running()

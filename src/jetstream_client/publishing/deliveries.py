@@ -140,19 +140,19 @@ class _Delivery(ABC, Generic[_T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait as `result` does. Returns the error with which the batch failed, or None if it is
         stored."""
-        batch = self._batch
-        batch.ask()
-        try:
+        batch, who = self._batch, object()
+        try:  # Before it asks: a signal handler may raise at any line.
+            batch.ask(who)
             self.hurry()
             return batch.future.exception(timeout)
         except BaseException:
-            batch.give_up()
+            batch.give_up(who)
             raise
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
         """Call `call(self)` once the outcome is known, in the client's own thread: it must not wait
         there."""
-        self._batch.ask()
+        self._batch.ask(call)
         self._batch.future.add_done_callback(lambda _: call(self))
 
     def watch(self, call: Callable[[_T | None, BaseException | None], object]) -> None:
@@ -166,7 +166,8 @@ class _Delivery(ABC, Generic[_T]):
         self._batch.future.add_done_callback(done)
 
     def __await__(self) -> Generator[Any, None, _T]:
-        self._batch.ask()
+        who = object()
+        self._batch.ask(who)
         future: Future[tuple[Ack, ...]] = self._batch.future
         if not future.done():
             try:
@@ -174,7 +175,7 @@ class _Delivery(ABC, Generic[_T]):
                 # Its own future: if its task is cancelled, nothing else is.
                 yield from asyncio.wrap_future(future).__await__()
             except (asyncio.CancelledError, GeneratorExit):
-                self._batch.give_up()
+                self._batch.give_up(who)
                 raise
         future.result()
         return self._result()

@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -100,7 +101,7 @@ class Batch:
         self.size = 0
         self.future: Future[tuple[Ack, ...]] = Future()
         self.future.set_running_or_notify_cancel()  # It cannot be cancelled.
-        self._askers: list[None] = []  # A list, because it grows and shrinks without a lock.
+        self._askers: list[object] = []  # A list, because it grows and shrinks without a lock.
         self.encoded: EncodedBatch | None = None
         self.send_at: float | None = None
         self.sequence = -1
@@ -124,13 +125,14 @@ class Batch:
         """How many wait for the outcome or have seen it."""
         return len(self._askers)
 
-    def ask(self) -> None:
+    def ask(self, who: object) -> None:
         """Somebody sees the outcome, unless it gives up. From any thread, signal handlers too."""
-        self._askers.append(None)
+        self._askers.append(who)
 
-    def give_up(self) -> None:
-        """Who asked did not wait for the outcome. From any thread, signal handlers too."""
-        self._askers.pop()
+    def give_up(self, who: object) -> None:
+        """Who asked, or was about to, does not see the outcome. From any thread, as `ask`."""
+        with suppress(ValueError):
+            self._askers.remove(who)
 
     def add(self, value: bytes | None, key: bytes | None, block: bytes) -> None:
         values = self.values

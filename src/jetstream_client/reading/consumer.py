@@ -132,6 +132,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         self._patience = patience
         self._waited = 0.0
         self._beginning = asyncio.Lock()
+        self._ending = asyncio.Lock()
         self._began = False
         self._closed = False
         self._last_epoch = last_epoch
@@ -191,7 +192,12 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
             first, end = end, first
         if end is not None and not self.reverse and first > end:
             # There is nothing to read after the stop; a start far after it is a mistake.
-            await self._fetch(first, -1, None, 0.0)
+            try:
+                await self._fetch(first, last_epoch, None, 0.0)
+            except JetstreamError as error:
+                first, last_epoch = await self._after(error), -1
+                self._pinned = False
+                self.reset_count += 1
         self._stop = end
         self.buffer.go_to(first, last_epoch)
         if self._cursor is not None:
@@ -201,10 +207,16 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
             checkpoints = _checkpoint_on_and_on(weakref.ref(self))
             self._checkpoints = asyncio.get_running_loop().create_task(checkpoints)
 
+    async def _has_begun(self) -> None:
+        """Raises InvalidRequestError if it was closed before."""
+        await self.begin()
+        if not self._began:
+            raise InvalidRequestError("the consumer is closed")
+
     async def seek(self, position: Position) -> None:
         """Go on from `position`, later or earlier; the stop does not change. A call that waits for
         a record then waits for one from the new position."""
-        await self.begin()
+        await self._has_begun()
         offset, _ = await self._resolve(position, None)
         self.buffer.go_to(offset)
         self._pinned = isinstance(position, int)
@@ -214,8 +226,9 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
     def pause(self) -> None:
         """Return no records and fetch no more until `resume`: calls for a record wait. Records that
         are fetched already are kept."""
-        self.buffer.pause()
-        self._going.clear()
+        if not self.buffer.has_ended:  # Else whoever asks for a record would wait for ever.
+            self.buffer.pause()
+            self._going.clear()
 
     def resume(self) -> None:
         """Undo `pause`. Idempotent."""
@@ -289,21 +302,17 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
 
     async def _arrival(self, ahead: asyncio.Future[Messages]) -> None:
         """Wait for the fetch. Raises its error, unless it is to be repeated, here or elsewhere."""
-        try:
-            # Shielded: a caller who waits with a timeout must not lose records by it.
-            messages = await asyncio.shield(ahead)
-        except asyncio.CancelledError:
-            if _is_cancelled() or not ahead.cancelled():
-                raise
-            return  # Closed, which is no failure, or moved by `seek`.
-        except JetstreamError as error:
-            if ahead is self._ahead:  # Else it was for the old position.
-                self._ahead = None
-                await self._recover(error)
-            return
+        await asyncio.wait([ahead])  # A caller who waits with a timeout loses no records by it.
         if ahead is not self._ahead:
-            return
+            return  # Moved by `seek`, or closed, which is no failure.
         self._ahead = None
+        if ahead.cancelled():
+            return
+        try:
+            messages = ahead.result()
+        except JetstreamError as error:
+            await self._recover(error)
+            return
         self._ahead_bytes = 0
         self._check_patience(messages)
         if self._stop is not None and self.stop_may_move:
@@ -321,14 +330,19 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
                 # Retention was faster than the first fetch: the first record is a later one now.
                 course.next_offset = error.log_start_offset
                 return
-        if self._cursor is None or recovery(error, Caller.READ) is not Recovery.RESET:
-            raise error
-        # The cursor's position is gone.
-        offset, _ = await self._resolve(self._cursor.reset_by(error), None)
+        offset = await self._after(error)
         if course is self.buffer.course:
             self.buffer.go_to(offset)
-            self.reset_count += 1
             self._pinned = False
+            self.reset_count += 1
+
+    async def _after(self, error: JetstreamError) -> int:
+        """Where to go on because the cursor's position is gone. Raises the error if that is not
+        what it says, or `on_reset` does not permit it."""
+        if self._cursor is None or recovery(error, Caller.READ) is not Recovery.RESET:
+            raise error
+        offset, _ = await self._resolve(self._cursor.reset_by(error), None)
+        return offset
 
     # With a cursor.
 
@@ -356,7 +370,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         """
         if self._cursor is None:
             raise InvalidRequestError("this consumer has no cursor: consume(…, cursor=NAME)")
-        await self.begin()
+        await self._has_begun()
         course = self.buffer.course
         position = course.position if offset is None else check_offset(offset)
         course.mark_done_below(position)  # Or the next checkpoint would take it back.
@@ -439,6 +453,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         """Raise the error in the task that reads, now or at the next record."""
         self._failure = error
         self.buffer.end()
+        self.resume()
         on_failure = None if self._on_failure is None else self._on_failure()
         if on_failure is not None:
             on_failure()
@@ -509,6 +524,10 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         is only logged: the next consumer of the cursor repeats the records.
         """
         self.buffer.end()  # Nothing is handed out after the last commit.
+        async with self._ending:  # Whoever closes it, too, waits for the last commit.
+            await self._end()
+
+    async def _end(self) -> None:
         try:
             error = None if self._closed else await self._end_checkpoints()
             self._closed = True
@@ -546,9 +565,3 @@ async def _checkpoint_on_and_on(reference: weakref.ref[AsyncConsumer[Any, Any]])
             logger.warning("cursor not committed: %s; trying again", error.message)
         del consumer
         await asyncio.sleep(CHECKPOINT_SECONDS)
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody cancelled the task that is running."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -91,6 +91,7 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
         self._untold: list[Part[V, K]] = []  # for which `on_assigned` has not returned yet
         self._ending: set[Part[V, K]] = set()  # which have begun to close, and are not closed
         self._current: Part[V, K] | None = None
+        self._joining = asyncio.Lock()
         self._began = False
         self._closed = False
         self._is_letting_go = False
@@ -133,8 +134,11 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
 
     async def begin(self) -> None:
         """Join the group. Idempotent."""
-        if not self._began and not self._closed:
-            await self._join()
+        if self._began:
+            return
+        async with self._joining:
+            if not self._began and not self._closed:
+                await self._join()
 
     async def _join(self) -> None:
         if self._before_joining is not None:

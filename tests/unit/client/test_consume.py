@@ -184,6 +184,21 @@ async def test_a_cursor_whose_log_ends_before_it_begins_anew_where_it_is_told_to
 
 
 @on_loop
+async def test_so_does_one_that_is_to_stop_at_the_end_of_what_is_left() -> None:
+    log = Log()
+    log.lose(5)
+    reset: Any = SimpleNamespace(
+        auto_commit=False,
+        reset_to=None,
+        open=AsyncMock(return_value=(8, 0)),
+        reset_by=lambda error: "earliest",
+    )
+    consumer = log.consume("earliest", "latest", cursor=reset)
+    assert await offsets(consumer) == [0, 1, 2, 3, 4]
+    assert consumer.reset_count == 1
+
+
+@on_loop
 async def test_after_a_failure_reading_goes_on_where_it_was() -> None:
     log = Log()
     log.failures.append(UnavailableError("for a moment"))

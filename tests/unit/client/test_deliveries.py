@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -13,6 +14,7 @@ from jetstream_client.publishing.deliveries import Delivery
 from jetstream_client.publishing.record_accumulator import Batch
 from jetstream_protocol.errors import UnavailableError
 from tests.support.loops import on_loop
+from tests.unit.client.test_handing_out import Interrupts
 
 PATIENCE_SECONDS = 30.0
 
@@ -94,3 +96,15 @@ async def test_who_awaits_a_failure_has_seen_it() -> None:
     with pytest.raises(UnavailableError):
         await delivery
     assert batch.asked
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_whose_wait_a_signal_handler_ends_has_seen_nothing(number: int) -> None:
+    batch, delivery = delivered()
+    sys.setprofile(Interrupts(number, "exception"))
+    try:
+        with pytest.raises((KeyboardInterrupt, TimeoutError)):
+            delivery.exception(0.001)
+    finally:
+        sys.setprofile(None)
+    assert not batch.asked

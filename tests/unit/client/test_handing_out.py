@@ -244,15 +244,16 @@ def test_a_call_that_is_interrupted_as_its_fetch_comes_loses_no_record(
 
 class Interrupts:
     """Raises at the `number`th call, or return from one, that this thread makes in the client:
-    where Python runs the handlers of signals."""
+    where Python runs the handlers of signals. outer: the call into the client itself."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, outer: str = "__next__") -> None:
         self.left = number
+        self.outer = outer
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         is_ours = "jetstream_client" in frame.f_code.co_filename
-        # The call into the client itself returns to the program, who has the record then.
-        is_outer = event == "return" and frame.f_code.co_name == "__next__"
+        # It returns to the program, who has the record then.
+        is_outer = event == "return" and frame.f_code.co_name == self.outer
         if not is_ours or is_outer or event.startswith("c_ex"):
             return
         self.left -= 1
