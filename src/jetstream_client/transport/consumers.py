@@ -283,7 +283,7 @@ def description_of(found: pb.ConsumerDescription) -> ConsumerDescription:
         paused_until=found.paused_until_us / 1_000_000 or None,
         position=found.position,
         ack_floor=found.ack_floor,
-        pending=found.pending,
+        pending=None if found.pending < 0 else found.pending,
         ack_pending=found.ack_pending,
         redelivered=found.redelivered,
         waiting=found.waiting,

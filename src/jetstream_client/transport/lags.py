@@ -55,8 +55,9 @@ class Lags:
         if stream is None or stream.log_start_offset is None:
             return CursorDescription(**fields, state="current")
         start, end = stream.log_start_offset, stream.high_watermark
-        # A new leader may not know yet that what it holds is committed.
-        is_held = start <= cursor.offset <= max(end or 0, stream.log_end_offset or 0)
+        # A new leader may not know yet that what it holds is committed, nor one whose log is lost.
+        is_held = start <= cursor.offset
+        is_held = is_held and (end is None or cursor.offset <= max(end, stream.log_end_offset or 0))
         fields |= {"state": "current" if is_held else "truncated", "log_start_offset": start}
         if end is None:
             return CursorDescription(**fields)

@@ -10,10 +10,10 @@ class ConsumerDescription:
     """A consumer, whose messages several readers share. stream: `name@subject`. ack_wait, backoff:
     seconds. max_deliver: 0: without end. paused_until: seconds since 1970; None: it is not paused.
     position: the next offset that is delivered for the first time. ack_floor: below it all is done.
-    pending: messages not yet delivered. ack_pending: delivered and not acknowledged; redelivered:
-    of these, more than once. waiting: pulls. oldest_unacknowledged: seconds since the first of
-    those was delivered; None: there is none. redeliveries, given_up: since its node began to serve
-    it. is_push: it pushes to NATS clients."""
+    pending: messages not yet delivered; None: unknown, the log cannot be read. ack_pending:
+    delivered and not acknowledged; redelivered: of these, more than once. waiting: pulls.
+    oldest_unacknowledged: seconds since the first of those was delivered; None: there is none.
+    redeliveries, given_up: since its node began to serve it. is_push: it pushes to NATS clients."""
 
     name: str
     stream: str
@@ -32,7 +32,7 @@ class ConsumerDescription:
     paused_until: float | None
     position: int
     ack_floor: int
-    pending: int
+    pending: int | None
     ack_pending: int
     redelivered: int
     waiting: int

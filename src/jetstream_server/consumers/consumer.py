@@ -246,6 +246,15 @@ class Consumer:
         return max(0, self.config.pause_until_us - self._clocks.wall())
 
     @property
+    def pending(self) -> int | None:
+        """As of its feed; None: unknown, because a log that cannot be read looks empty."""
+        try:
+            self.replica.check_readable()
+        except JetstreamError:
+            return None
+        return self.feed.pending
+
+    @property
     def oldest_open_us(self) -> int:
         """How long ago the first message that is open was delivered; 0: none is open."""
         oldest_us = self.deliveries.oldest_us

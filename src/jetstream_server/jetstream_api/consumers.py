@@ -260,6 +260,7 @@ class ConsumerRequests:
         elif create.action == "update":
             raise ApiError(400, 10149, "consumer does not exist")
         else:
+            replica.check_readable()  # It would begin somewhere else.
             position, selected = await self._start(stream, replica, config)
             found = await self._add(replica, config, position, selected)
             self._note_changed(verb, found)
@@ -371,6 +372,7 @@ class ConsumerRequests:
         return found | {"consumers": kept} | ({"limit": len(kept)} if len(kept) < len(page) else {})
 
     async def _info(self, stream: StreamMetadata, consumer: Consumer) -> dict[str, Any]:
+        consumer.replica.check_readable()  # Nothing would seem to be pending.
         await consumer.feed.count()
         return self._info_now(stream, consumer)
 

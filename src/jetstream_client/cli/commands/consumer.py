@@ -215,7 +215,7 @@ def _cells(consumer: ConsumerDescription) -> tuple[object, ...]:
         consumer.name,
         consumer.stream,
         consumer.position,
-        consumer.pending,
+        "unknown" if consumer.pending is None else consumer.pending,
         consumer.ack_pending,
         consumer.redelivered,
         "-" if oldest is None else duration_text(round(oldest, 1 if oldest < 10 else 0)),

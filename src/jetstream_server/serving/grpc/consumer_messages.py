@@ -146,8 +146,8 @@ def limits_of(config: ConsumerConfig) -> tuple[int, str]:
     return max(config.max_deliver, 0), ""
 
 
-def description_of(consumer: Consumer, pending: int) -> pb.ConsumerDescription:
-    """pending: messages that are not delivered yet."""
+def description_of(consumer: Consumer) -> pb.ConsumerDescription:
+    pending = consumer.pending
     config, deliveries = consumer.config, consumer.deliveries
     max_deliver, dead_letter = limits_of(config)
     return pb.ConsumerDescription(
@@ -168,7 +168,7 @@ def description_of(consumer: Consumer, pending: int) -> pb.ConsumerDescription:
         paused_until_us=config.pause_until_us if consumer.paused_us else 0,
         position=deliveries.position,
         ack_floor=next(iter(deliveries.open), deliveries.position),
-        pending=pending,
+        pending=-1 if pending is None else pending,
         ack_pending=len(deliveries.open),
         redelivered=deliveries.redelivered,
         waiting=len(consumer.pulls),

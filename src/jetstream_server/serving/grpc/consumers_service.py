@@ -98,6 +98,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
                 )
             await self._consumers.alter(found, altered(found.config, request))
             return await self._described(found)
+        replica.check_readable()  # It would begin somewhere else.
         creator = self._access.control.quota_holder(call.identity)
         config = replace(new_config(request), creator=creator)
         start = start_offset(replica.stream, replica.log)
@@ -125,7 +126,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
             keys = [f"{each.replica.stream.id:020}/{each.config.name}" for each in known]
         page = [at for at, key in enumerate(keys) if key > request.after][: PAGE + 1]
         return pb.ListConsumersResponse(
-            consumers=[description_of(known[at], known[at].feed.pending) for at in page[:PAGE]],
+            consumers=[description_of(known[at]) for at in page[:PAGE]],
             next=keys[page[PAGE - 1]] if len(page) > PAGE else "",
         )
 
@@ -305,7 +306,8 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         return consumer
 
     async def _described(self, consumer: Consumer) -> pb.ConsumerDescription:
-        return description_of(consumer, await consumer.feed.count(is_paced=False))
+        await consumer.feed.count(is_paced=False)
+        return description_of(consumer)
 
     def _check_use(self, call: Call, replica: Replica, name: str) -> None:
         """Raise the errors of `check` unless the caller may still read by that consumer."""

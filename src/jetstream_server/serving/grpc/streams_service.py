@@ -406,9 +406,18 @@ def description_of(replica: Replica) -> pb.StreamDescription:
         compaction=_compaction(replica) if replica.stream.was_compacted else None,
         last_append_us=(log.last_append_timestamp if log.log_end_offset else 0) or None,
         key_id=active_key_id(replica.stream.config, log),
-        end_unknown=replica.leadership is not None and not replica.leadership.knows_end,
+        end_unknown=not _knows_end(replica),
         subjects=count_if_known(replica),
     )
+
+
+def _knows_end(replica: Replica) -> bool:
+    """Whether it knows what was committed. A log that cannot be read looks empty."""
+    try:
+        replica.check_readable()
+    except JetstreamError:
+        return False
+    return replica.leadership is None or replica.leadership.knows_end
 
 
 def _state(replica: Replica, offline: str) -> str:

@@ -50,6 +50,8 @@ class ConsumersApi:
         """What scalers read of a NATS server. Query: acc (the account that they will look for)."""
         by_stream: dict[str, list[pb.ConsumerDescription]] = {}
         for each in await self._listed(request):
+            if each.pending < 0:
+                continue  # Nobody knows: a scaler that is told nothing keeps its readers.
             by_stream.setdefault(each.stream, []).append(each)
         account = request.query.get("acc") or ACCOUNT
         return web.json_response(

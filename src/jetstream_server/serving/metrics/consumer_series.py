@@ -13,8 +13,8 @@ from jetstream_server.consumers.consumer import Consumer
 CONSUMERS_MAX = 1000
 _LABELS = ("consumer", "stream", "subject")
 
-_GAUGES: tuple[tuple[str, str, Callable[[Consumer], float]], ...] = (
-    ("pending", "Messages not yet delivered; with a filter at most", lambda c: c.feed.pending),
+_GAUGES: tuple[tuple[str, str, Callable[[Consumer], float | None]], ...] = (
+    ("pending", "Messages not yet delivered; with a filter at most", lambda c: c.pending),
     ("ack_pending", "Delivered and not acknowledged", lambda c: len(c.deliveries.open)),
     (
         "oldest_unacknowledged_seconds",
@@ -37,7 +37,8 @@ def series(found: Sequence[Consumer]) -> Iterator[Metric]:
     for name, help_, value in _GAUGES:
         gauge = GaugeMetricFamily(f"jetstream_consumer_{name}", help_, labels=_LABELS)
         for label, consumer in zip(labels, shown, strict=True):
-            gauge.add_metric(label, value(consumer))
+            if (amount := value(consumer)) is not None:
+                gauge.add_metric(label, amount)
         yield gauge
     for name, help_, value in _COUNTERS:
         counter = CounterMetricFamily(f"jetstream_consumer_{name}", help_, labels=_LABELS)

@@ -142,7 +142,7 @@ function sharedSection(found, text, title, ofStream = false) {
   const columns = [
     ["Name", (c) => [c.name, Number(c.paused_until_us) ? h("span", { class: "warn" }, " paused") : null], "cut main", (c) => c.name],
     ...(ofStream ? [] : [["Stream", (c) => h("a", { href: `#/${path(c.stream)}`, title: c.stream }, shortStream(c.stream)), "cut", (c) => c.stream]]),
-    ["Pending", (c) => count(c.pending), "n", (c) => Number(c.pending)],
+    ["Pending", (c) => Number(c.pending) < 0 ? "unknown" : count(c.pending), "n", (c) => Number(c.pending)],
     ["Unacknowledged", (c) => count(c.ack_pending), "n", (c) => Number(c.ack_pending)],
     ["Oldest", (c) => secondsOpen(c) === null ? "–" : behindOf(secondsOpen(c)), "n", secondsOpen],
     ["Redelivered", (c) => count(c.redelivered), "n", (c) => Number(c.redelivered)],
