@@ -49,8 +49,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.startswith("status "):
             self._send(int(fault.split()[1]), server.says.encode(), fault)
             return
-        kept = dict(self.headers.items())  # Also the name of this server: it was signed.
-        kept.setdefault("Content-Type", "application/octet-stream")  # Else moto reads a form.
+        # Headers as they were signed, also the name of this server.
+        kept = {name.lower(): value for name, value in self.headers.items()}
+        kept.setdefault("content-type", "application/octet-stream")  # Else moto reads a form.
         request = urllib.request.Request(
             f"{server.behind}{self.path}", body or None, kept, method=self.command
         )

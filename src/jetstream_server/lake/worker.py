@@ -17,6 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -59,11 +60,11 @@ def copy(task: Task, store: Store, pause: Pause) -> dict[str, Any]:
                 f"the batches hold [{facts.begin}, {facts.end}), not [{task.begin}, {task.end})"
             )
         name = f"{task.folder}/data/{facts.begin:020}-{facts.end:020}-{task.attempt}.parquet"
-        store.put(name, encoded.data)
-        splits = _check_stored(store, name, encoded, _batches(file, task, lambda _: None))
-    added = StoredObject(name, len(encoded.data), facts, splits)
-    fields = () if typed is None else typed.of.fields
-    location = table.append(task.location, added, lambda *_: None, task.start, fields)
+        with _stored(store, name, encoded.data):
+            splits = _check_stored(store, name, encoded, _batches(file, task, lambda _: None))
+            added = StoredObject(name, len(encoded.data), facts, splits)
+            fields = () if typed is None else typed.of.fields
+            location = table.append(task.location, added, lambda *_: None, task.start, fields)
     return {
         "location": location,
         "end": facts.end,
@@ -71,6 +72,22 @@ def copy(task: Task, store: Store, pause: Pause) -> dict[str, Any]:
         "length": facts.raw_length,
         "stored": len(encoded.data),
     }
+
+
+@contextmanager
+def _stored(store: Store, name: str, data: bytes) -> Iterator[None]:
+    """Store an object, and delete it if what follows fails: while a table cannot be read, for
+    example, each attempt would leave one, and no sweep could delete them. **safety** Only this
+    process knows of it: no version of the table with it was ever answered."""
+    try:
+        store.put(name, data)
+        yield
+    except FileExistsError:
+        raise  # It is not ours.
+    except Exception:
+        with suppress(OSError):
+            store.delete(name)
+        raise
 
 
 def _properties(task: Task) -> dict[str, str]:

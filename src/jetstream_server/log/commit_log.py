@@ -365,6 +365,11 @@ class CommitLog:
                 newest_us = segment.last_timestamp()
                 yield Span(segment.base_offset, segment.next_offset, segment.size, newest_us)
 
+    def sealed_beyond(self, offset: int) -> tuple[int, int] | None:
+        """Bounds of the first sealed segment that ends after `offset`. Reads nothing."""
+        segment = self._storage.segments.sealed_beyond(offset)
+        return None if segment is None else (segment.base_offset, segment.next_offset)
+
     def _begin_segment(self) -> Segment:
         with self.health.changing("beginning a segment in"):
             self.records.begin()

@@ -44,6 +44,12 @@ class Segments:
     def sealed(self) -> list[Segment]:
         return self._list[:-1]
 
+    def sealed_beyond(self, offset: int) -> Segment | None:
+        """The first sealed one that ends after `offset`."""
+        segments = self._list
+        at = bisect_right(segments, offset, key=lambda segment: segment.next_offset)
+        return segments[at] if at < len(segments) - 1 else None
+
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._list)

@@ -40,6 +40,8 @@ PAUSE_SECONDS: Final = 0.03
 TIMEOUT_SECONDS: Final = 20
 GRACE_SECONDS: Final = 2 * TIMEOUT_SECONDS
 REST_SECONDS: Final = 90.0
+GOING_ON_SECONDS: Final = 300.0
+"""So long at most does each copy give the next one as much time again."""
 SWEPT_SECONDS: Final = 3.0 * GRACE_SECONDS + 30
 HOLD_SECONDS: Final = (2.0, 6.0)
 CLOCK_US: Final = 20 * 60 * 1_000_000
@@ -226,14 +228,18 @@ class _Run:
         """The leader is killed at a step of an upload."""
         assert isinstance(self._store, Bucket)
         (step, is_done), proxy = next(self._steps), self._store.proxy
-        pid = self._cluster.pid(self._leader())
+        leader = self._leader()
+        pid = self._cluster.pid(leader)
         proxy.arm(step, is_done, lambda: os.kill(pid, signal.SIGKILL))
         # Until it is reached, however much else this machine does.
         deadline = time.monotonic() + REST_SECONDS
         while proxy.is_armed and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS / 4)
         told = f"killed {'after' if is_done else 'before'} {step}"
-        return told if not proxy.is_armed else f"{told} (no such request came)"
+        if proxy.is_armed:
+            return f"{told} (no such request came)"
+        self._cluster.kill(leader)  # Or wait until it has ended.
+        return told
 
     def _kill(self) -> str:
         self._cluster.kill(self._leader())
@@ -287,17 +293,19 @@ class _Run:
     def _rest(self) -> None:
         """Until all is as it was: acknowledgements, replicas, copies, disks. A machine with other
         work may copy more slowly than publishers write: these wait for the disks, and each copy
-        gives the next one as much time again."""
+        gives the next one as much time again, for GOING_ON_SECONDS."""
         before, goal, reached = self._acknowledged(), -1, 0
         problem = "nothing was looked at"
-        deadline = time.monotonic() + REST_SECONDS
+        begun = time.monotonic()
+        deadline = begun + REST_SECONDS
         try:
             while time.monotonic() < deadline:
                 try:
                     found = self._lake()
                     goal = found.committed_offset if goal < 0 else goal
                     if found.end_offset > reached:
-                        reached, deadline = found.end_offset, time.monotonic() + REST_SECONDS
+                        reached = found.end_offset
+                        deadline = min(time.monotonic(), begun + GOING_ON_SECONDS) + REST_SECONDS
                     problem = self._unrest(before, found, goal)
                 except (JetstreamError, AssertionError, OSError) as error:
                     problem = str(error)
@@ -309,7 +317,7 @@ class _Run:
         finally:
             self._publishers.resume()
         kind = Kind.DISK if problem.endswith(_BYTES) else CopyKind.NOT_HEALED
-        self._found(kind, f"after {REST_SECONDS:.0f} s {problem}")
+        self._found(kind, f"after {time.monotonic() - begun:.0f} s {problem}")
 
     def _unrest(self, before: int, found: StreamLake, goal: int) -> str:
         if self._publishers.failure:

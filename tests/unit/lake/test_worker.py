@@ -23,7 +23,7 @@ from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_server.lake import parquet_object, worker
 from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.lake.objects import LakeObjects
-from jetstream_server.lake.stores import StoreOptions, check_url
+from jetstream_server.lake.stores import StoreAwayError, StoreOptions, check_url
 from jetstream_server.lake.table import DAY_US, ListedObject, StreamTable
 from jetstream_server.lake.worker import Task, answer_to, copy
 from tests.support.lake_objects import decode, encode
@@ -274,6 +274,43 @@ def test_an_object_with_other_records_is_found_out(tmp_path: Path) -> None:
     store = Swapper((tmp_path / "lake").as_uri())
     with pytest.raises(CorruptBatchError):
         copy(task(tmp_path, stamped(0, b"value"), 0, 1), store, no_pause)
+
+
+class Failing(FolderStore):
+    """Says of what it has stored that it has failed. part: of the names to which it does that."""
+
+    part = ""
+
+    def put(self, name: str, data: bytes) -> None:
+        super().put(name, data)
+        if self.part and self.part in name:
+            raise StoreAwayError("it took too long")
+
+
+@pytest.mark.parametrize("part", ["/data/", ".avro", ".metadata.json", "the table is lost"])
+def test_a_copy_that_fails_leaves_no_object(tmp_path: Path, part: str) -> None:
+    """It is tried again for as long as that takes, and nothing of it can be swept meanwhile."""
+    (tmp_path / "lake").mkdir()
+    store = Failing((tmp_path / "lake").as_uri())
+    location = str(copy(task(tmp_path, stamped(0), 0, 1), store, no_pause)["location"])
+    before = {each.name for each in store.list("cluster/7/data/")}
+    store.part = part
+    if part == "the table is lost":
+        store.delete(location)
+    second = task(tmp_path, stamped(1), 1, 2, location=location, start=0, attempt="b")
+    with pytest.raises(OSError):
+        copy(second, store, no_pause)
+    assert {each.name for each in store.list("cluster/7/data/")} == before
+
+
+def test_what_another_attempt_has_stored_is_not_deleted(
+    tmp_path: Path, store: FolderStore
+) -> None:
+    first = task(tmp_path, stamped(0), 0, 1)
+    objects = listed(store, copy(first, store, no_pause))
+    with pytest.raises(FileExistsError):
+        copy(first, store, no_pause)
+    assert [decode(store.get(each.name)) for each in objects] == [stamped(0)]
 
 
 def test_the_table_has_no_holes_and_forgets_what_was_purged(

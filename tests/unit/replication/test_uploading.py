@@ -41,6 +41,7 @@ from jetstream_server.replication.core import lake_bounds
 from jetstream_server.replication.core.unreadable import InLakeError
 from jetstream_server.replication.drivers import retention as retention_module
 from jetstream_server.replication.drivers import uploading as uploading_module
+from jetstream_server.replication.drivers import worker_process
 from jetstream_server.replication.drivers.retention import Retention
 from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.replication.drivers.uploading import LakeOptions, Uploading, range_due
@@ -64,8 +65,8 @@ def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class Ground:
     """A node with a stream in the lake. away: the store cannot be reached. bytes_in_time: how long
-    an object may be to be copied in time. tasks: what was to be
-    copied. before_commit: is called once an object is stored. trouble: what proposing raises;
+    an object may be to be copied in time. trims_late: objects do not leave a table in time. tasks:
+    what was to be copied. before_commit: is called once an object is stored. trouble: what proposing raises;
     is_late: what was proposed then takes effect before the next proposal."""
 
     def __init__(self, folder: Path) -> None:
@@ -79,6 +80,7 @@ class Ground:
         self.tasks: list[Task] = []
         self.away = False
         self.bytes_in_time = 1 << 30
+        self.trims_late = False
         self.before_commit: list[Any] = []
         self.uploading = Uploading(
             self,
@@ -109,6 +111,8 @@ class Ground:
 
     async def work(self, task: Task | TrimTask | MarkTask) -> dict[str, Any]:
         if isinstance(task, TrimTask):
+            if self.trims_late:
+                raise TimeoutError
             return trim(task, self.store)
         if isinstance(task, MarkTask):
             return mark(task, self.store)
@@ -278,6 +282,29 @@ async def test_a_slow_link_gets_smaller_objects(tmp_path: Path) -> None:
         ground.bytes_in_time = 1 << 30
         await eventually(lambda: replica.stream.lake.end == 250)
         assert max(each.length for each in ground.tasks[3:]) > 100 * 1024, "whole ones again"
+
+
+@on_loop
+async def test_a_table_that_loses_its_objects_slowly_gets_no_smaller_ones(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create(lake_object_bytes=64 * 1024)
+        replica.log.configure(LogConfig(segment_bytes=1 << 20))
+        ground.fill(replica, 70)
+        replica.log.roll()
+        ground.start()
+        await eventually(lambda: replica.stream.lake.end == 70)
+        ground.trims_late = True
+        epoch = replica.stream.leader_epoch
+        await ground.propose(PurgeStream(stream_id=replica.stream.id, leader_epoch=epoch, offset=1))
+        await eventually(lambda: ground.uploading.counters.failures == 1)
+        assert "out of the table" in ground.uploading.reason(replica)
+        ground.trims_late = False
+        ground.later()
+        ground.fill(replica, 70)
+        replica.log.roll()
+        await eventually(lambda: replica.stream.lake.end == 140)
+        assert ground.uploading.reason(replica) == ""
+        assert max(each.length for each in ground.tasks[-2:]) > 32 * 1024
 
 
 @pytest.mark.parametrize("trouble", [OSError("no right to delete"), TimeoutError()])
@@ -732,7 +759,17 @@ async def test_what_both_have_lost_is_said(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_the_process_copies_and_says_why_it_cannot(tmp_path: Path) -> None:
+async def test_the_process_copies_and_stays_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = [], []
+    spawn, clean_up = worker_process.spawn, worker_process.clean_up
+    monkeypatch.setattr(
+        worker_process, "spawn", lambda module: begun.append(spawn(module)) or begun[-1]
+    )
+    monkeypatch.setattr(
+        worker_process, "clean_up", lambda process: ended.append(process) or clean_up(process)
+    )
     async with ground_at(tmp_path) as ground:
         replica = ground.create()
         ground.fill(replica, 4)
@@ -748,6 +785,15 @@ async def test_the_process_copies_and_says_why_it_cannot(tmp_path: Path) -> None
         uploading.start()
         try:
             await eventually(lambda: replica.stream.lake.end == found.next_offset, PROCESS_SECONDS)
+            await asyncio.sleep(10 * uploading_module.ROUND_SECONDS)
+            assert not ended, "to start it takes seconds"
+
+            def has_ended() -> bool:
+                ground.node.clocks.advance(uploading_module.IDLE_US)
+                return ended == begun
+
+            await eventually(has_ended, PROCESS_SECONDS)
+            assert len(begun) == 1
         finally:
             await uploading.close()
         assert ground.stored(replica) == replica.log.pread(found)

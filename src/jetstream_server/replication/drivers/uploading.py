@@ -22,7 +22,12 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from jetstream_protocol import bounded_json
-from jetstream_protocol.errors import CorruptBatchError, JetstreamError, RecordsDamagedError
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    JetstreamError,
+    RecordsDamagedError,
+    UnavailableError,
+)
 from jetstream_protocol.types import LeaderEpoch, MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
@@ -47,6 +52,8 @@ ROUND_SECONDS = 0.5
 OBJECT_BYTES = 256 * 1024 * 1024
 SHARE_MAX = 16
 """Objects are made so many times smaller at most for a link that is too slow for whole ones."""
+IDLE_US = 10_000_000
+"""The process that copies ends after so long without work."""
 RETRY_US = 5_000_000
 """Pause after a failed copy: a store that is away stays so for longer than a second."""
 
@@ -105,8 +112,19 @@ class _Trimmed:
 def range_due(replica: Replica, share: int = 1) -> LogSlice | None:
     """What to copy next; None: nothing. share: only that part of a whole object.
 
-    Reads indexes: for a thread. Raises StorageError, CorruptBatchError, and RecordsDamagedError if
-    the records that are to be next are lost.
+    Reads indexes: for a thread. Raises StorageError, CorruptBatchError, and the errors of
+    `offsets_due`.
+    """
+    due = offsets_due(replica)
+    if due is None:
+        return None
+    bytes_max = replica.stream.config.lake_object_bytes or OBJECT_BYTES
+    return replica.log.read(due[0], bytes_max // share, due[1])
+
+
+def offsets_due(replica: Replica) -> tuple[int, int] | None:
+    """The rest of a segment that is to be copied next; None: there is none. Raises
+    RecordsDamagedError if the records that are to be next are lost.
 
     **safety** Only what is committed and flushed, of a segment that never changes again.
     """
@@ -121,14 +139,10 @@ def range_due(replica: Replica, share: int = 1) -> LogSlice | None:
             lake.end,
             begin,
         )
-    bound = _bound(replica)
-    for span in log.sealed_spans():
-        if span.next_offset > bound:
-            return None
-        if span.next_offset > begin:
-            bytes_max = replica.stream.config.lake_object_bytes or OBJECT_BYTES
-            return log.read(max(begin, span.base_offset), bytes_max // share, span.next_offset)
-    return None
+    sealed = log.sealed_beyond(begin)
+    if sealed is None or sealed[1] > _bound(replica):
+        return None
+    return max(begin, sealed[0]), sealed[1]
 
 
 def _bound(replica: Replica) -> int:
@@ -210,15 +224,19 @@ class Uploading(RoleListener):
     # Rounds.
 
     async def _run(self) -> None:
+        worked_us = self._clock()
         while True:
             before = self.counters.objects
             for replica in tuple(self._led):
                 now_us = self._clock()
                 if now_us >= self._retry_at_us.get(replica, now_us):
                     await self._visit(replica)
-            if self.counters.objects == before:
+            if self.counters.objects > before:
+                worked_us = self._clock()
+                continue
+            if self._clock() - worked_us >= IDLE_US:
                 await self._copier.end()
-                await asyncio.sleep(ROUND_SECONDS)
+            await asyncio.sleep(ROUND_SECONDS)
 
     async def _visit(self, replica: Replica) -> None:
         leader_epoch = replica.stream.leader_epoch
@@ -229,6 +247,8 @@ class Uploading(RoleListener):
         try:
             if await self._trim(replica, leader_epoch):
                 return
+            if offsets_due(replica) is None:
+                return
             share = self._shares.get(replica, 1)
             found = await self._in_thread(range_due, replica, share)
             if found is not None and replica.leadership is not None:
@@ -236,10 +256,13 @@ class Uploading(RoleListener):
         except TimeoutError:
             if replica in self._led:
                 self._shares[replica] = min(2 * self._shares.get(replica, 1), SHARE_MAX)
-            limit = f"lake.timeout, {self._options.timeout_seconds:g} s"
-            self._failed(replica, f"it took longer than {limit}: smaller objects are next")
+            self._failed(replica, f"it took longer than {self._limit}: smaller objects are next")
         except (OSError, EOFError, JetstreamError) as error:
             self._failed(replica, str(error))
+
+    @property
+    def _limit(self) -> str:
+        return f"lake.timeout, {self._options.timeout_seconds:g} s"
 
     def _failed(self, replica: Replica, reason: str) -> None:
         if replica not in self._led:
@@ -264,8 +287,12 @@ class Uploading(RoleListener):
             self._options.store, self._folder(stream), lake.location, lake.start,
             max(oldest_us, 0), os.getpid(),
         )  # fmt: skip
-        async with asyncio.timeout(self._options.timeout_seconds):
-            answer = await self._work(task)
+        try:
+            async with asyncio.timeout(self._options.timeout_seconds):
+                answer = await self._work(task)
+        except TimeoutError:
+            reason = f"to take old objects out of the table takes longer than {self._limit}"
+            raise UnavailableError(reason) from None
         if replica.stream.leader_epoch != leader_epoch or replica.leadership is None:
             return False
         if answer["location"] != lake.location:
