@@ -37,7 +37,8 @@ LOCAL_BYTES: Final = 8 * SEGMENT_BYTES
 SLACK_BYTES: Final = 8 * SEGMENT_BYTES
 """The last segment, and what is copied only after it was sealed."""
 PAUSE_SECONDS: Final = 0.03
-TIMEOUT_SECONDS: Final = 20
+TIMEOUT_SECONDS: Final = 40
+"""Of a copy, with the start of the process that makes it, which a loaded machine keeps waiting."""
 GRACE_SECONDS: Final = 2 * TIMEOUT_SECONDS
 REST_SECONDS: Final = 90.0
 GOING_ON_SECONDS: Final = 300.0

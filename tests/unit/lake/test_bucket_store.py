@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import urllib.request
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -144,6 +147,35 @@ def test_a_put_that_failed_after_the_write_is_not_repeated(
     with pytest.raises(StoreAwayError):
         store_at(faulty.address).put("late/one", b"stored")
     assert store_at(server).get("late/one") == b"stored"
+
+
+class Recording(FaultyServer):
+    """Answers all requests, and keeps their headers."""
+
+    headers: Message
+
+    def meets(self, command: str, path: str, headers: Message) -> str:
+        self.headers = headers
+        return "status 200"
+
+
+def test_the_proxy_passes_headers_on_as_they_were_signed() -> None:
+    """A server that checks signatures, as moto does not, would refuse others."""
+    behind = Recording("")
+    thread = threading.Thread(target=behind.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    sent = {"content-type": "application/xml", "host": "store:9000", "x-amz-date": "now"}
+    try:
+        with faulty_server(behind.address) as proxy:
+            request = urllib.request.Request(f"{proxy.address}/lake?delete", b"<Delete/>", sent)
+            urllib.request.urlopen(request).close()
+    finally:
+        behind.shutdown()
+        behind.server_close()
+        thread.join()
+    assert {name: behind.headers.get_all(name) for name in sent} == {
+        name: [value] for name, value in sent.items()
+    }
 
 
 def test_an_answer_that_was_cut_is_an_error(faulty: FaultyServer, server: str) -> None:

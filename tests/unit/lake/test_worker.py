@@ -303,9 +303,7 @@ def test_a_copy_that_fails_leaves_no_object(tmp_path: Path, part: str) -> None:
     assert {each.name for each in store.list("cluster/7/data/")} == before
 
 
-def test_what_another_attempt_has_stored_is_not_deleted(
-    tmp_path: Path, store: FolderStore
-) -> None:
+def test_what_another_attempt_has_stored_is_not_deleted(tmp_path: Path, store: FolderStore) -> None:
     first = task(tmp_path, stamped(0), 0, 1)
     objects = listed(store, copy(first, store, no_pause))
     with pytest.raises(FileExistsError):

@@ -66,8 +66,8 @@ def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 class Ground:
     """A node with a stream in the lake. away: the store cannot be reached. bytes_in_time: how long
     an object may be to be copied in time. trims_late: objects do not leave a table in time. tasks:
-    what was to be copied. before_commit: is called once an object is stored. trouble: what proposing raises;
-    is_late: what was proposed then takes effect before the next proposal."""
+    what was to be copied. before_commit: is called once an object is stored. trouble: what
+    proposing raises; is_late: what was proposed then takes effect before the next proposal."""
 
     def __init__(self, folder: Path) -> None:
         self.node = Node(folder / "streams", segment_bytes=2500, level=LAKE_LEVEL)
