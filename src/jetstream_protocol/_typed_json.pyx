@@ -1417,7 +1417,8 @@ cdef class Columns:
     ):
         """The rows [start, stop) of a column of values: 32-bit offsets, data, and bits that are 0
         for null, each in a buffer, from a place on. validity: None if none is null. Raises
-        ValueError for offsets that are wrong."""
+        ValueError for offsets that are wrong; MemoryError, and then all rows are gone that were not
+        taken."""
         self._take_rows(
             False, offsets, offsets_at, data, data_at, data_length, validity, validity_at, start,
             stop,
@@ -1470,6 +1471,7 @@ cdef class Columns:
                 with nogil:
                     found = self._add(rows, text, data_length, bits, start, stop, &error)
             if self.failed:
+                self._begin_anew()
                 raise MemoryError("the columns are too large")
             if found == WRONG:
                 raise ValueError("the offsets of a column fall")
@@ -1478,6 +1480,14 @@ cdef class Columns:
             PyBuffer_Release(&of_offsets)
             PyBuffer_Release(&of_data)
             PyBuffer_Release(&of_validity)
+
+    cdef void _begin_anew(self) noexcept:
+        """Forget the rows that were not taken: some have only a part of their columns."""
+        cdef int place
+        for place in range(self.node_count):
+            self.nodes[place].length = self.nodes[place].nulls = 0
+        self.misfits = 0
+        self.failed = False
 
     def take(self):
         """(rows, errors, columns), and begin anew. errors: the number of each record's first error

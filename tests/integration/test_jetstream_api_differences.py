@@ -16,12 +16,16 @@ import pytest
 import uvloop
 
 from tests.support.differential.differences import EXPECTED, differences
+from tests.support.differential.odd_differences import ODD
+from tests.support.differential.odd_steps import ODD_STEPS
 from tests.support.differential.side import Side
-from tests.support.differential.steps import STEPS
+from tests.support.differential.steps import STEPS as FIRST_STEPS
 from tests.support.jetstream_api import api_server, until_it_takes_every_setting
 from tests.support.leaf import DOMAIN, LeafServer, asking, client_of
 from tests.support.nats_server import NatsServer
 
+STEPS = [*FIRST_STEPS, *ODD_STEPS]
+DIFFERENCES = EXPECTED | ODD
 SCHEMAS = Path(__file__).parents[2] / "build" / "jetstream-schemas"
 SECONDS_MAX = 120.0
 MISFORMED = {"stream_names_response", "consumer_names_response", "consumer_pause_response"}
@@ -62,7 +66,7 @@ def test_answers_are_those_of_nats_server_but_for_known_differences(answers: Ans
         for step in STEPS
         if (different := differences(answers.theirs[step.name], answers.ours[step.name]))
     }
-    assert found == {name: expected for name, (_, expected) in EXPECTED.items()}
+    assert found == {name: expected for name, (_, expected) in DIFFERENCES.items()}
 
 
 @pytest.mark.skipif(
@@ -83,4 +87,4 @@ def test_answers_have_the_form_of_jetstreams_schemas(answers: Answers) -> None:
 def test_each_step_has_a_name_of_its_own() -> None:
     names = Counter(step.name for step in STEPS)
     assert [name for name, count in names.items() if count > 1] == []
-    assert EXPECTED.keys() <= names.keys()
+    assert DIFFERENCES.keys() <= names.keys()

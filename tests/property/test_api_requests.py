@@ -50,7 +50,9 @@ def test_a_body_is_a_request_or_a_refusal(body: bytes | str) -> None:
         assert "\n" not in found.status
         return
     assert found.sequence >= 0
-    ways = (found.sequence, found.last_subject, found.start_time is not None, found.subjects)
+    starts = (found.sequence, found.last_subject, found.start_time is not None)
+    ways = (found.last_subject, found.next_subject, found.subjects)
+    assert sum(map(bool, starts)) <= 1
     assert sum(map(bool, ways)) <= 1
 
 

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jetstream_protocol.types import MonotonicUs
+from jetstream_server.consumers.config import WAITING_DEFAULT
 from jetstream_server.consumers.kept import config_from_json, config_to_json
 from jetstream_server.jetstream_api.consumer_answers import consumer_config
 from jetstream_server.jetstream_api.consumer_requests import (
@@ -93,7 +94,11 @@ def test_a_subject_of_an_acknowledgement_is_parsed_or_ignored(tokens: list[str])
         (b"+WPI", Ack(AckKind.PROGRESS)),
         (b"+TERM not ours", Ack(AckKind.TERM, 0, b"not ours")),
         (b"+NXT 5", Ack(AckKind.NEXT, 0, b"5")),
+        (b'-NAK{"delay":3000000000}', Ack(AckKind.NAK, 3_000_000, b'{"delay":3000000000}')),
+        (b'-NAK {"delay":-5}', Ack(AckKind.NAK, 0, b'{"delay":-5}')),
         (b"hello", None),
+        (b"+ack", None),
+        (b"+ACK words", None),
     ],
 )
 def test_acknowledgements_mean_what_clients_send(payload: bytes, expected: Ack | None) -> None:
@@ -115,6 +120,11 @@ def test_acknowledgements_mean_what_clients_send(payload: bytes, expected: Ack |
         ({"idle_heartbeat": 10**9}, 10088),
         ({"flow_control": True}, 10089),
         ({"max_deliver": 1, "backoff": [1, 2]}, 10116),
+        ({"backoff": [-1]}, 10184),
+        ({"ack_policy": "explicit", "ack_wait": -1}, 10183),
+        ({"max_expires": 1000 - 1}, 10115),
+        ({"filter_subjects": False}, 10025),
+        ({"metadata": []}, 10025),
         ({"replay_policy": "original"}, 10052),
         ({"rate_limit_bps": 5}, 10052),
         ({"ack_policy": "some"}, 10025),
@@ -138,3 +148,13 @@ def test_a_batch_of_nothing_is_one_message_but_for_a_reader_that_waits() -> None
         assert pull_of(payload, b"inbox", NOW).left == 1
     heard = b'{"expires":30000000000,"idle_heartbeat":15000000000}'
     assert pull_of(heard, b"inbox", NOW).left == 1
+
+
+def test_a_pull_whose_time_is_over_ends_at_once() -> None:
+    assert pull_of(b'{"batch":1,"expires":-5}', b"inbox", NOW).expires_us == NOW
+
+
+def test_filters_may_cross_and_a_limit_below_none_is_the_default() -> None:
+    config = created({"filter_subjects": ["a.*", "*.b"], "max_waiting": -1}).config
+    assert config.filters == ("a.*", "*.b")
+    assert config.max_waiting == WAITING_DEFAULT

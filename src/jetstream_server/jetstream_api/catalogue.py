@@ -161,8 +161,9 @@ class Catalogue:
             if is_counted:
                 page, total = await self._reads.subjects(stream, subjects, offset, SUBJECTS_MAX)
                 counted = dict.fromkeys(page, 1)
-            if counted:
+            if counted or offset:
                 found |= {"total": total, "offset": offset, "limit": SUBJECTS_MAX}
+            if counted:
                 info["state"] |= {"subjects": counted}
             if not is_counted:
                 info["state"] |= {"num_subjects": min(1, state.messages(stream))}

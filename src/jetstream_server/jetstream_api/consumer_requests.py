@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.subjects import check_pattern, is_pattern, overlaps
+from jetstream_protocol.subjects import check_pattern, covers, is_pattern
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.consumers.config import (
     ACK_PENDING_DEFAULT,
@@ -61,13 +61,18 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def ns_us(body: Mapping[str, Any], field: str) -> int:
-    """A duration in ns, as µs; 0: absent. A part of a µs counts as one. Raises ApiError."""
+    """A duration in ns, as µs; 0: absent, or negative. A part of a µs counts as one. Raises
+    ApiError."""
+    return max(0, min(-(-_ns(body, field) // _US), _DURATION_US_MAX))
+
+
+def _ns(body: Mapping[str, Any], field: str) -> int:
     found = body.get(field)
     if found is None:
         return 0
     if not isinstance(found, int) or isinstance(found, bool) or abs(found) > 2**63:
         raise invalid_json_error(f"{field} must be nanoseconds")
-    return max(0, min(-(-found // _US), _DURATION_US_MAX))
+    return found
 
 
 def _count(body: Mapping[str, Any], field: str, default: int) -> int:
@@ -168,7 +173,10 @@ def _config(fields: dict[str, Any], name: str, is_durable: bool) -> ConsumerConf
     acknowledges = ack is not AckPolicy.NONE
     inactive_us = ns_us(fields, "inactive_threshold")
     backoff_us = _backoff(fields)
+    if _ns(fields, "ack_wait") < 0:
+        raise ApiError(400, 10183, "consumer ack wait needs to be positive")
     ack_wait_us = ns_us(fields, "ack_wait") or (ACK_WAIT_US if acknowledges else 0)
+    waiting = _count(fields, "max_waiting", WAITING_DEFAULT)
     config = ConsumerConfig(
         name=name,
         is_durable=is_durable,
@@ -185,7 +193,7 @@ def _config(fields: dict[str, Any], name: str, is_durable: bool) -> ConsumerConf
         max_ack_pending=_count(fields, "max_ack_pending", ACK_PENDING_DEFAULT)
         if acknowledges
         else 0,
-        max_waiting=0 if deliver_subject else _count(fields, "max_waiting", WAITING_DEFAULT),
+        max_waiting=0 if deliver_subject else WAITING_DEFAULT if waiting < 0 else waiting,
         headers_only=flag(fields, "headers_only"),
         max_batch=number(fields, "max_batch"),
         max_expires_us=ns_us(fields, "max_expires"),
@@ -207,7 +215,7 @@ def _config(fields: dict[str, Any], name: str, is_durable: bool) -> ConsumerConf
 
 def _filters(fields: dict[str, Any]) -> tuple[str, ...]:
     found = fields.get("filter_subjects")
-    if not found:
+    if found is None:
         return ()
     if not isinstance(found, list) or len(found) > FILTERS_MAX:
         raise invalid_json_error(f"filter_subjects must be a list of at most {FILTERS_MAX}")
@@ -215,23 +223,25 @@ def _filters(fields: dict[str, Any]) -> tuple[str, ...]:
         raise ApiError(400, 10139, "consumer filter in FilterSubjects cannot be empty")
     checked = tuple(pattern({"filter_subjects": each}, "filter_subjects") for each in found)
     for at, each in enumerate(checked):
-        if any(overlaps(each, other) for other in checked[:at]):
+        if any(covers(each, other) or covers(other, each) for other in checked[:at]):
             raise ApiError(400, 10138, "consumer subject filters cannot overlap")
     return checked
 
 
 def _backoff(fields: dict[str, Any]) -> tuple[int, ...]:
     found = fields.get("backoff")
-    if not found:
+    if found is None:
         return ()
     if not isinstance(found, list) or len(found) > BACKOFF_MAX:
         raise invalid_json_error(f"backoff must be a list of at most {BACKOFF_MAX} durations")
+    if any(_ns({"backoff": each}, "backoff") < 0 for each in found):
+        raise ApiError(400, 10184, "consumer backoff needs to be positive")
     return tuple(ns_us({"backoff": each}, "backoff") for each in found)
 
 
 def _metadata(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     found = fields.get("metadata")
-    if not found:
+    if found is None:
         return ()
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
         raise invalid_json_error("metadata must be an object of texts")
@@ -304,16 +314,18 @@ def _check_pull(config: ConsumerConfig) -> None:
         raise ApiError(400, 10089, "consumer flow control requires a push based consumer")
     if config.deliver_group:
         raise ApiError(400, 10052, "deliver_group is for push consumers")
-    if config.max_waiting > WAITING_MAX or config.max_waiting == UNLIMITED:
+    if config.max_waiting > WAITING_MAX:
         raise ApiError(400, 10052, f"max_waiting is at most {WAITING_MAX}")
+    if 0 < config.max_expires_us < _US:
+        raise ApiError(400, 10115, "consumer max request expires needs to be >= 1ms")
 
 
 _FIXED: Final = (
+    ("is_push", "deliver subject"),
     ("deliver_policy", "deliver policy"), ("start_sequence", "start sequence"),
     ("start_time_us", "start time"), ("ack_policy", "ack policy"),
     ("mem_storage", "memory storage"), ("heartbeat_us", "heart beats"),
     ("flow_control", "flow control"), ("max_waiting", "max waiting"),
-    ("is_push", "deliver subject"),
 )  # fmt: skip
 
 
@@ -344,14 +356,15 @@ def pull_of(payload: bytes, reply: bytes, now_us: MonotonicUs) -> Pull:
     """Parse CONSUMER.MSG.NEXT. Raises ApiError: its description is the status to send."""
     asked = _wish(payload) if len(payload) <= _WISH_BYTES else _wish.__wrapped__(payload)
     batch, size, expires_us, no_wait, heartbeat_us = asked
-    expires = MonotonicUs(now_us + expires_us) if expires_us else None
+    expires = MonotonicUs(now_us + max(0, expires_us)) if expires_us else None
     return Pull(reply, batch, size, expires, no_wait, heartbeat_us)
 
 
 @lru_cache(maxsize=256)
 def _wish(payload: bytes) -> tuple[int, int, int, bool, int]:
-    """Batch, bytes, microseconds until it expires, whether it does not wait, heartbeat. A client
-    asks with the same words again and again. Raises ApiError."""
+    """Batch, bytes, microseconds until it expires (negative: it is over, as of a client that counts
+    what is left of its time), whether it does not wait, heartbeat. A client asks with the same
+    words again and again. Raises ApiError."""
     text = payload.strip()
     if text.isdigit() and len(text) < 10:
         return int(text) or 1, 0, 0, False, 0
@@ -360,12 +373,12 @@ def _wish(payload: bytes) -> tuple[int, int, int, bool, int]:
         for field in ("group", "min_pending", "min_ack_pending", "priority", "id"):
             if body.get(field):
                 raise bad_request_error(f"{field} is not supported")
-        expires_us = ns_us(body, "expires")
+        expires_us = ns_us(body, "expires") or min(0, _ns(body, "expires"))
         no_wait = flag(body, "no_wait")
         size, heartbeat_us = number(body, "max_bytes"), ns_us(body, "idle_heartbeat")
         nothing = _RESUMED_BATCH if "batch" in body and expires_us and heartbeat_us else 1
         batch = number(body, "batch", 1_000_000) or nothing
-        if expires_us and heartbeat_us and 2 * body["idle_heartbeat"] > body["expires"]:
+        if expires_us > 0 and heartbeat_us and 2 * body["idle_heartbeat"] > body["expires"]:
             raise bad_request_error("heartbeat value too large")
     except ApiError as error:
         raise ApiError(400, 10003, f"Bad Request - {error.description}") from None
@@ -402,6 +415,10 @@ class AckKind(StrEnum):
     NEXT = "+NXT"
 
 
+_WITH_MORE: Final = (AckKind.NAK, AckKind.PROGRESS, AckKind.TERM, AckKind.NEXT)
+"""Words after which more may follow, as nats-server takes it."""
+
+
 class Ack(NamedTuple):
     """delay_us: of a NAK. rest: what follows the word: a reason, a pull."""
 
@@ -414,12 +431,10 @@ class Ack(NamedTuple):
         """None: not an acknowledgement."""
         if payload in (b"", b"+ACK", b"+OK"):
             return cls(AckKind.ACK)
-        word, _, rest = payload.partition(b" ")
-        try:
-            kind = AckKind(word.decode("ascii", "replace"))
-        except ValueError:
+        kind = next((each for each in _WITH_MORE if payload.startswith(each.value.encode())), None)
+        if kind is None:
             return None
-        rest = rest.strip()
+        rest = payload[len(kind.value) :].strip()
         return cls(kind, _delay_us(rest) if kind is AckKind.NAK else 0, rest)
 
 

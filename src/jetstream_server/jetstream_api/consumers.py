@@ -21,6 +21,7 @@ from typing import Any, Final
 from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import JetstreamError, QuotaExceededError, UnavailableError
 from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.subjects import covers
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks
@@ -230,6 +231,8 @@ class ConsumerRequests:
             return await self._create(stream, replica, verb, rest, payload)
         if verb in ("CONSUMER.NAMES", "CONSUMER.LIST"):
             return self._page(stream, verb, rest, payload)
+        if verb != "CONSUMER.PAUSE":
+            check_empty(payload)
         consumer = self.consumers.find(stream.id, rest)
         if consumer is None:
             raise consumer_not_found_error()
@@ -237,7 +240,6 @@ class ConsumerRequests:
             found = await self._pause(consumer, body_of(payload))
             self._note_changed(verb, consumer)
             return found
-        check_empty(payload)
         if verb == "CONSUMER.DELETE":
             await self.consumers.delete(consumer)
             self._note_changed(verb, consumer)
@@ -251,6 +253,8 @@ class ConsumerRequests:
             verb, api_name(stream.name), rest, payload, secrets.token_hex(_NAME_BYTES)
         )
         config = create.config
+        if config.is_push and covers(stream.subject, config.deliver_subject.decode()):
+            raise ApiError(400, 10081, "consumer deliver subject forms a cycle")
         found = self.consumers.find(stream.id, config.name)
         if found is not None and found.is_interrupted:
             self.consumers.end_interrupted(found)

@@ -38,7 +38,7 @@ class Messages:
             raise bad_request_error()
         stream = self._catalogue.stream(request.stream, Operation.READ)
         wanted = GetRequest.of(payload)
-        if wanted.batch or wanted.subjects:
+        if wanted.batch or wanted.bytes_max or wanted.subjects:
             raise bad_request_error("bad request: batches are read by DIRECT.GET")
         record = await self._search.one(stream, wanted)
         length = _JSON_AROUND + 4 * record.size // 3

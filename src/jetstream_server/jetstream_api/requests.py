@@ -255,13 +255,15 @@ class GetRequest:
         return cls(last_subject=_checked_subject(subject, "subject"))
 
     def _check(self) -> None:
-        starts = (bool(self.sequence), bool(self.last_subject), self.start_time is not None)
-        ways = (*starts, bool(self.subjects))
-        if sum(ways) > 1 or (self.next_subject and (self.last_subject or self.subjects)):
+        starts = (bool(self.sequence), self.start_time is not None)
+        ways = (bool(self.last_subject), bool(self.next_subject), bool(self.subjects))
+        if sum(ways) > 1 or all(starts) or (self.last_subject and any(starts)):
             raise bad_request_error()
-        if not any(ways) and not self.next_subject:
+        if not any(starts) and not any(ways):
             raise ApiError(400, 10003, "bad request", "408 Empty Request")
         if self.batch and self.last_subject:
             raise bad_request_error()
         if self.is_of_the_past and not self.subjects:
+            raise bad_request_error()
+        if self.up_to_sequence and self.up_to_time is not None:
             raise bad_request_error()

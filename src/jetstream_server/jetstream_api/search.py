@@ -146,13 +146,17 @@ class Search:
 
     async def _from(self, stream: StreamMetadata, get: GetRequest, count: int) -> Results:
         """The first `count` wanted records of a place, ascending."""
-        start, end = await self._reads.bounds(stream)
-        if get.start_time is not None:
-            start = max(start, await self._reads.offset_at(stream, get.start_time))
-        start = max(start, get.sequence - 1)
+        start, end = await self._place(stream, get)
         wanted = _patterns_to_find(stream, (get.next_subject,) if get.next_subject else ())
         async with self._searching:
             return await self._forward(stream, wanted, start, end, count, get.bytes_max)
+
+    async def _place(self, stream: StreamMetadata, get: GetRequest) -> tuple[int, int]:
+        """The offset to begin at, and the end."""
+        start, end = await self._reads.bounds(stream)
+        if get.start_time is not None:
+            start = max(start, await self._reads.offset_at(stream, get.start_time))
+        return max(start, get.sequence - 1), end
 
     async def _forward(
         self,
@@ -198,7 +202,8 @@ class Search:
         raise no_message_error()
 
     async def _last_of_each(self, stream: StreamMetadata, get: GetRequest) -> Results:
-        start, end = await self._reads.bounds(stream)
+        """Of those that are not before the place: so a client asks for the next page."""
+        start, end = await self._place(stream, get)
         if get.up_to_time is not None:
             end = min(end, await self._reads.offset_at(stream, WallUs(get.up_to_time + 1)))
         if get.up_to_sequence:
@@ -207,7 +212,7 @@ class Search:
         is_literal = len(literal) == len(set(get.subjects))
         wanted, last, budget = Wanted(get.subjects), _Last(), _Budget()
         if is_literal and stream.config.is_keyed_by_subject and not get.is_of_the_past:
-            return await self._indexed_each(stream, get, end)
+            return await self._indexed_each(stream, get, start, end)
 
         def is_enough(found: dict[bytes, Record]) -> bool:
             return len(found) > SUBJECTS_MAX or (is_literal and literal <= found.keys())
@@ -222,10 +227,13 @@ class Search:
         kept = _first_of(found, get.batch or len(found), get.bytes_max)
         return Results(kept, len(found) - len(kept), end)
 
-    async def _indexed_each(self, stream: StreamMetadata, get: GetRequest, end: int) -> Results:
+    async def _indexed_each(
+        self, stream: StreamMetadata, get: GetRequest, start: int, end: int
+    ) -> Results:
         """The last record of each of these subjects, by the stream's index."""
         for _ in range(_LOOKUPS):
-            offsets = await self._reads.last_of_subjects(stream, get.subjects)
+            found = await self._reads.last_of_subjects(stream, get.subjects)
+            offsets = [offset for offset in found if offset >= start]
             records, are_all = await self._at_each(stream, offsets, get)
             if are_all:  # Otherwise some were replaced, and compacted away meanwhile.
                 break

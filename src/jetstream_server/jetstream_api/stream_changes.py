@@ -194,6 +194,8 @@ class StreamChanges:
         if sequence and keep:
             raise bad_request_error()
         subjects = pattern(body, "filter")
+        if subjects and not overlaps(subjects, stream.subject):
+            return {"success": True, "purged": 0}
         if subjects and not covers(subjects, stream.subject):
             return await self._purge_subjects(stream, subjects, keep)
         start, end = await self._reads.bounds(stream)

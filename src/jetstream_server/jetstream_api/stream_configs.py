@@ -15,6 +15,9 @@ from jetstream_server.jetstream_api.requests import own_name
 
 _NS_PER_US: Final = 1000
 _UNLIMITED: Final = -1
+_DURATION_NS_MIN: Final = 100_000_000
+_OF_BUCKETS: Final = ("allow_rollup_hdrs", "allow_msg_ttl")
+_FLAGS: Final = (*_OF_BUCKETS, "deny_delete", "allow_direct", "pedantic")
 _OWN_LABELS: Final = ("jetstream.", "_nats.")
 """Prefixes of what `metadata` holds in our answers, and of what clients put there themselves."""
 
@@ -67,23 +70,26 @@ def wanted_stream(api_name: str, body: dict[str, Any]) -> WantedStream:
     for field, value in body.items():
         _check(field, value)
     is_bucket = _is_bucket(body)
+    age, window = _duration(body, "max_age"), _duration(body, "duplicate_window")
+    if age and window > age:
+        raise config_error("duplicates window can not be larger then max age")
     settings: dict[str, Any] = {
         "replicas": _number(body, "num_replicas", 1) or 1,
         "max_messages": _limit(body, "max_msgs"),
         "max_bytes": _limit(body, "max_bytes"),
-        "max_age_us": _number(body, "max_age") // _NS_PER_US,
+        "max_age_us": age // _NS_PER_US,
         "max_message_bytes": _limit(body, "max_msg_size"),
         "compact": is_bucket,
         "key": "subject" if is_bucket else "record",
     }
-    if window := _number(body, "duplicate_window"):
+    if window:
         settings["duplicate_window_us"] = window // _NS_PER_US
-    if settings["max_age_us"] * _NS_PER_US != _number(body, "max_age"):
+    if settings["max_age_us"] * _NS_PER_US != age:
         raise config_error("max_age must be whole microseconds")
     _check_discard(body, settings, is_bucket=is_bucket)
-    for field in ("allow_rollup_hdrs", "allow_msg_ttl"):
-        # Some clients always ask for both on a bucket. A message with a TTL is refused itself.
-        if _flag(body, field) and not is_bucket:
+    for field in _FLAGS:
+        # Some clients always ask for all on a bucket. A message with a TTL is refused itself.
+        if _flag(body, field) and field in _OF_BUCKETS and not is_bucket:
             raise config_error(f"{field} is not supported without max_msgs_per_subject 1")
     return WantedStream(own_name(api_name), _subject(body, api_name), settings)
 
@@ -161,6 +167,17 @@ def _number(body: dict[str, Any], field: str, default: int = 0) -> int:
     if not isinstance(found, int) or isinstance(found, bool) or not _UNLIMITED <= found < 2**63:
         raise invalid_json_error(f"{field} must be a whole number")
     return max(found, 0)
+
+
+def _duration(body: dict[str, Any], field: str) -> int:
+    """In ns; 0: absent."""
+    found = _number(body, field)
+    label = "max age" if field == "max_age" else "duplicates window"
+    if body.get(field) == _UNLIMITED:
+        raise config_error(f"{label} can not be negative")
+    if 0 < found < _DURATION_NS_MIN:
+        raise config_error(f"{label} needs to be >= 100ms")
+    return found
 
 
 def _limit(body: dict[str, Any], field: str) -> int:

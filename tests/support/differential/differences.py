@@ -22,6 +22,7 @@ class Difference(NamedTuple):
 
 
 WORDED: Final = {
+    10012: "which field may not be altered",
     10003: "which part of the request is wrong",
     10025: "the words of another parser of JSON",
     10036: "what is not supported",
@@ -45,7 +46,7 @@ def outcome(answers: list[Any]) -> str:
             return f"{last['error']['code']}/{last['error']['err_code']}"
         status = (last.get("headers") or {}).get("Status")
         if status:
-            return str(status)
+            return str(status).partition(" - ")[0]  # "400 Bad Request - …": the words are ours.
     return DONE
 
 
@@ -64,6 +65,8 @@ def differences(theirs: list[Any], ours: list[Any]) -> list[Difference]:
 def _without_words(answers: list[Any]) -> list[Any]:
     found = []
     for each in answers:
+        if outcome([each]) == "400 Bad Request":
+            each = "400 Bad Request"
         error = each.get("error") if isinstance(each, dict) else None
         if isinstance(error, dict) and error.get("err_code") in WORDED:
             each = {**each, "error": {**error, "description": "ours"}}
@@ -120,20 +123,9 @@ EXPECTED: Final[dict[str, tuple[str, list[Difference]]]] = {
         "nothing is created by accident",
         [Difference("", DONE, "400/10025")],
     ),
-    "pull with bad JSON": (
-        "the words of another parser of JSON",
-        [
-            Difference(
-                "",
-                "400 Bad Request - unexpected end of JSON input",
-                "400 Bad Request - invalid JSON: Expecting property name enclosed in double "
-                "quotes: line 1 column 2 (char 1)",
-            )
-        ],
-    ),
     "pull with a group": (
         "we have no priorities, and say so",
-        [Difference("", "408 Request Timeout", "400 Bad Request - group is not supported")],
+        [Difference("", "408 Request Timeout", "400 Bad Request")],
     ),
     "pull a number of bytes": (
         "nats-server counts the subject of the acknowledgement, too",

@@ -51,3 +51,27 @@ def test_further_calls_clear_no_memory() -> None:
         [sys.executable, "-c", CALLS], check=True, timeout=60, capture_output=True
     )
     assert int(done.stdout) < 500
+
+
+SHORT_OF_MEMORY = """
+import resource, sys
+from jetstream_protocol.fitting import Fitting
+long = [b'{"a": "' + b"x" * 50_000_000 + b'"}']
+fitting = Fitting("a string")
+limits = resource.getrlimit(resource.RLIMIT_AS)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 80_000_000, limits[1]))
+try:
+    fitting.misfits(long)
+except MemoryError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, limits)
+print(fitting.misfits(long), len(fitting.misfits([b"5"])))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory it has")
+def test_a_schema_is_checked_again_once_there_is_memory() -> None:
+    command = [sys.executable, "-c", SHORT_OF_MEMORY]
+    found = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+    assert found == "the columns are too large\n{} 1\n"
