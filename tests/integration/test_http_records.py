@@ -11,11 +11,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from http.client import IncompleteRead
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -97,6 +97,19 @@ def test_an_answer_begins_and_ends_where_it_is_told(
     client.publish(f"{stream}.b", b"with a key", key=b"k")
     assert found(key="k") == found(key="k", filter=f"{stream}.b") == [RECORDS + 1]
     assert found(key="k", filter=f"{stream}.a") == found(key="x") == []
+
+
+@pytest.mark.parametrize("form", ["ndjson", "events", "csv", "arrow"])
+def test_headers_alone_are_an_answer_after_which_the_next_one_comes(
+    server: ServerProcess, client: Client, stream: str, form: str
+) -> None:
+    client.publish(f"{stream}.a", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    with closing(HTTPConnection(urlsplit(server.http).netloc, timeout=20)) as connection:
+        for method in ("HEAD", "GET"):
+            follow = "" if method == "HEAD" else "&follow=false"
+            connection.request(method, f"/v1/streams/{stream}/records?format={form}{follow}")
+            answer = connection.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, method == "GET")
 
 
 def test_csv_has_the_same_fields(server: ServerProcess, client: Client, stream: str) -> None:
@@ -342,6 +355,9 @@ def test_a_request_that_cannot_be_meant_stores_nothing(
     assert not_stored(http, stream, b"a", "text/plain", subject=f"{stream}.*")[0] == 400
     assert not_stored(http, "nobody", b"a", "text/plain", subject="nobody.a")[0] == 404
     assert not_stored(http, stream, bytes(2**20 + 1), "text/plain", subject=subject)[0] == 400
+    packed = not_stored(http, stream, b"a", "text/plain", subject=subject,
+                        headers={"Content-Encoding": "gzip"})  # fmt: skip
+    assert (packed[0], "without Content-Encoding" in packed[1]) == (400, True)
     evil = {"Origin": "http://evil.example"}
     assert not_stored(http, stream, b"a", "text/plain", subject=subject, headers=evil)[0] == 403
     assert len(client.fetch(stream, 0)) == 0

@@ -57,7 +57,7 @@ _ENDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "direct a batch of bytes below none": ("204 EOB", "408 Malformed Request"),
         "batch below none": (DONE, "400/10025"),
         "bytes below none": (DONE, "400/10025"),
-        "replicas below none": ("400/10133", "400/10025"),
+        "replicas of a consumer below none": ("400/10133", "400/10025"),
         "pull a batch below none": ("408 Request Timeout", "400 Bad Request"),
         "pull bytes below none": ("408 Request Timeout", "400 Bad Request"),
     },

@@ -68,7 +68,9 @@ async def body_of(request: web.Request) -> dict[str, Any]:
 
 
 async def read_body(request: web.BaseRequest) -> bytes:
-    """Raises InvalidRequestError if it does not come in time."""
+    """Raises InvalidRequestError if it does not come in time, or is compressed."""
+    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        raise InvalidRequestError("a body is taken as it is: send it without Content-Encoding")
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()

@@ -192,6 +192,8 @@ class RecordsApi:
         await reading.fetch(wait_ms=0)  # An error of this one is the status of the answer.
         response = web.StreamResponse(headers={"Content-Type": _content_type(query.format)})
         await response.prepare(request)
+        if request.method == "HEAD":
+            return response  # **safety** What is written now would stand for the next answer.
         await response.write(await asyncio.to_thread(query.format.head))
         try:
             await self._write(request, response, reading)
