@@ -1,5 +1,5 @@
 """The command line: `python -m benchmarks ingest|publish|read|latency|tail|raw|recover|replicate|
-streams|cursors|consumers|compaction|spark|tls|checks|encryption|typed|lake`, and `report`.
+streams|cursors|consumers|compaction|spark|tls|checks|encryption|typed|lake|http`, and `report`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -224,6 +224,21 @@ def cursors(
     """Commit cursors: the rate, and what one commit takes of the processor."""
     report = cursors_benchmark.run(cursors, seconds, _numbers(replicas), _progress)
     _finish(report, json, cursors_benchmark.TITLE, cursors_benchmark.COLUMNS)
+
+
+@command.command()
+def http(
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 128,
+    messages: Annotated[int, typer.Option(min=1_000, help="Records.")] = 200_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Of all loads, one after the other.")] = 3,
+    json: JsonOption = False,
+) -> None:
+    """Publish and read over HTTP, against the SDK."""
+    # pyarrow comes with an extra; the other benchmarks do without.
+    from benchmarks import http_records as http_benchmark
+
+    report = http_benchmark.run(size, messages, rounds, _progress)
+    _finish(report, json, http_benchmark.TITLE, http_benchmark.COLUMNS)
 
 
 @command.command()
