@@ -69,6 +69,8 @@ def wanted_stream(api_name: str, body: dict[str, Any]) -> WantedStream:
         raise ApiError(400, 10056, "stream name in subject does not match request")
     for field, value in body.items():
         _check(field, value)
+    if body.get("num_replicas") == _UNLIMITED:
+        raise ApiError(400, 10133, "replicas count cannot be negative")
     is_bucket = _is_bucket(body)
     age, window = _duration(body, "max_age"), _duration(body, "duplicate_window")
     if age and window > age:
