@@ -52,7 +52,7 @@ _TEMPORARY = "manifest.tmp"
 _LOCK = "lock"
 _CANNOT_LOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 FILE_BYTES = 256 * 1024 * 1024
-_MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 """Enough for the names of 400,000 files."""
 _FETCH_BYTES = 4 * 1024 * 1024
 
@@ -448,7 +448,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.exists():
         raise InvalidRequestError(f"{folder} holds no backup: it has no {MANIFEST}")
     _check_regular(path)
-    if path.stat().st_size > _MANIFEST_BYTES_MAX:
+    if path.stat().st_size > MANIFEST_BYTES_MAX:
         raise InvalidRequestError(f"{path} is too large: it is not the manifest of a backup")
     return Manifest.from_json(path.read_bytes(), str(path))
 

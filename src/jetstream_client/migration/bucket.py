@@ -22,7 +22,9 @@ from typing import Any, Final, TypeVar
 
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import (
+    FILE_BYTES,
     MANIFEST,
+    MANIFEST_BYTES_MAX,
     Advance,
     BackupRun,
     Note,
@@ -45,6 +47,8 @@ from jetstream_protocol.extras import install_command
 from jetstream_protocol.logfiles.scan import walk
 
 OBJECT_BYTES: Final = 32 * 1024 * 1024
+_BYTES_MAX: Final = 2 * FILE_BYTES
+"""Upper bound on an object. One may be a copied file, or one batch."""
 _NAME: Final = re.compile(r"[0-9]{20}\.log")
 _SECONDS_MAX: Final = 600.0
 
@@ -66,12 +70,16 @@ class Bucket:
     def __truediv__(self, name: str) -> Bucket:
         return Bucket(f"{self._url}/{name}", self._store)
 
-    def get(self, name: str) -> bytes | None:
-        """An object; None: there is none."""
+    def get(self, name: str, bytes_max: int = _BYTES_MAX) -> bytes | None:
+        """An object; None: there is none. Raises CorruptBatchError for a longer one, unread: it is
+        somebody else's."""
         import obstore
 
         try:
-            return self._ask(lambda: bytes(obstore.get(self._store, self._prefix + name).bytes()))
+            found = self._ask(lambda: obstore.get(self._store, self._prefix + name))
+            if found.meta["size"] > bytes_max:
+                raise CorruptBatchError(f"{self}/{name} is too large: no backup has such an object")
+            return self._ask(lambda: bytes(found.bytes()))
         except FileNotFoundError:
             return None
 
@@ -121,7 +129,7 @@ class Bucket:
 
     def read_manifest(self) -> Manifest:
         """Raises InvalidRequestError if there is no backup."""
-        found = self.get(MANIFEST)
+        found = self.get(MANIFEST, MANIFEST_BYTES_MAX)
         if found is None:
             raise InvalidRequestError(f"{self} holds no backup: it has no {MANIFEST}")
         return Manifest.from_json(found, f"{self}/{MANIFEST}")
@@ -146,7 +154,7 @@ class Bucket:
         return not manifest.is_complete or bool(set(self.names()) - listed)
 
     def _checked(self, file: BackupFile) -> bytes:
-        data = self.get(file.name)
+        data = self.get(file.name, min(file.length, _BYTES_MAX))
         if data is None:
             raise CorruptBatchError(f"the backup lacks its object {self}/{file.name}")
         if len(data) != file.length or f"{crc32c(data):08x}" != file.crc32c:
@@ -227,7 +235,7 @@ def back_up(
     cluster_id = client.describe_cluster().cluster_id
 
     def begin(described: StreamDescription) -> BucketRun:
-        found = bucket.get(MANIFEST)
+        found = bucket.get(MANIFEST, MANIFEST_BYTES_MAX)
         if found is None and bucket.names():
             raise InvalidRequestError(f"{bucket} holds no backup, but other objects")
         known = None if found is None else Manifest.from_json(found, f"{bucket}/{MANIFEST}")

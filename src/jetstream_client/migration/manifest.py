@@ -20,6 +20,7 @@ from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.schema import parse
 from jetstream_protocol.settings import STREAM_SETTINGS, Kind
+from jetstream_protocol.subjects import PARTITIONS_MAX
 
 FORMAT = "jetstream-backup"
 VERSION = 1
@@ -157,7 +158,8 @@ def _may_be(name: str, value: object) -> bool:
     if name == "group" or kind is Kind.CHOICE:
         return type(value) is str
     if kind is None:
-        return value is None or type(value) is int  # Partitions, and the number of observers.
+        # Partitions, and the number of observers.
+        return value is None or (type(value) is int and 0 <= value <= PARTITIONS_MAX)
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 

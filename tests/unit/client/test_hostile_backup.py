@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from jetstream_client.migration import backup
+from jetstream_client.migration import bucket as buckets
+from jetstream_client.migration.group_folder import backups_in
 from jetstream_client.migration.manifest import BackupFile, Manifest
 from jetstream_protocol.batch import encode
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
@@ -59,6 +61,15 @@ def test_a_manifest_has_possible_numbers(folder: Path, secret: Path, wrong: dict
         backup.read_manifest(folder)
 
 
+@pytest.mark.parametrize("number", [2**62, -1])
+def test_a_group_of_impossibly_many_streams_is_not_looked_for(folder: Path, number: int) -> None:
+    settings = {"group": "orders", "compact": False, "partition": 0, "partitions": number}
+    (folder / "orders-0").mkdir()
+    (folder / "orders-0" / backup.MANIFEST).write_text(manifest(settings=settings).to_json())
+    with pytest.raises(InvalidRequestError, match=f"the setting partitions is {number}"):
+        backups_in(folder)
+
+
 @pytest.mark.parametrize("unknown", ["restoring", "allow_same_name", "name", "x"])
 def test_a_manifest_has_the_settings_of_a_stream_and_no_others(folder: Path, unknown: str) -> None:
     named = manifest(settings={**SETTINGS, unknown: True})
@@ -99,6 +110,24 @@ def test_a_manifest_of_gigabytes_is_not_read(folder: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(InvalidRequestError, match="too large"):
         backup.read_manifest(folder)
+
+
+def test_an_object_that_is_larger_than_it_should_be_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    from obstore.store import MemoryStore
+
+    store = MemoryStore()
+    bucket = buckets.Bucket("s3://backups", store)
+    (folder / NAME).write_bytes(b"x")
+    store.put(NAME, b"x" * 100)
+    with pytest.raises(CorruptBatchError, match="too large"):
+        bucket.check_files(manifest(file_of(folder / NAME)))
+    monkeypatch.setattr(buckets, "MANIFEST_BYTES_MAX", 10)
+    store.put(backup.MANIFEST, manifest().to_json().encode())
+    with pytest.raises(CorruptBatchError, match="too large"):
+        bucket.read_manifest()
 
 
 def test_a_batch_far_after_the_others_is_not_restored(folder: Path) -> None:
