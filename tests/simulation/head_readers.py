@@ -246,7 +246,13 @@ class HeadReader:
                 if not link.lossy_elections:
                     raise Violation(told + error.message) from error
                 self._restart_at = start
-            case RecordsDamagedError() if stream.is_alone(process.node_id):
+            case RecordsDamagedError() if stream.is_alone(process.node_id) or (
+                # Lost between the lake and the log of who was elected uncleanly. In life somebody
+                # purges the stream up to there.
+                link.lossy_elections
+                and replica.leadership is not None
+                and error.start_offset == replica.stream.lake.end
+            ):
                 self._restart_at = error.end_offset  # Nobody else has them.
 
     def arrived(self, link: Link, item: Arrival) -> None:

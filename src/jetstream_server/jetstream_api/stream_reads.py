@@ -34,6 +34,8 @@ from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 _ATTEMPTS: Final = 4
 _PAUSE_SECONDS: Final = 0.3
 """Between attempts, while a leadership moves. Clients wait for an answer for 5 s."""
+_FIRST_SECONDS: Final = 2.0
+"""For the time of a stream's first record."""
 
 PURGE: Final = "STREAM.PURGE"
 """What nodes ask the leader of a stream for, as they ask it about consumers."""
@@ -71,10 +73,7 @@ class StreamReads:
         if described.end_unknown:
             raise UnavailableError(f"the leader of {stream.full_name} does not know its end yet")
         start, end = described.log_start_offset, described.high_watermark
-        first_us = None
-        if start < end:
-            (first,) = await self._resolve(stream, _Query(offset=start))
-            first_us = WallUs(first.append_timestamp) if first.append_timestamp else None
+        first_us = await self._first_us(stream, start) if start < end else None
         last_us = described.last_append_us if described.HasField("last_append_us") else None
         return StreamState(
             log_start_offset=start,
@@ -84,6 +83,16 @@ class StreamReads:
             last_us=WallUs(last_us) if last_us else None,
             subjects=described.subjects if described.HasField("subjects") else None,
         )
+
+    async def _first_us(self, stream: StreamMetadata, start: int) -> WallUs | None:
+        """When the first record was appended; None: nobody knows at present, for example because it
+        is in the lake, and the store is away."""
+        try:
+            async with asyncio.timeout(_FIRST_SECONDS):
+                (first,) = await self._resolve(stream, _Query(offset=start))
+        except (TimeoutError, UnavailableError):
+            return None
+        return WallUs(first.append_timestamp) if first.append_timestamp else None
 
     async def last_of_subjects(self, stream: StreamMetadata, subjects: Sequence[str]) -> list[int]:
         """The offsets of the last records on these subjects, ascending, by the stream's index of
