@@ -210,7 +210,8 @@ class BucketRun(BackupRun):
             self._bucket.put(name, data, is_new=True)
         except FileExistsError:
             raise PreconditionFailedError(
-                f"another backup into {self._bucket} is under way: wait until it has ended"
+                f"another backup into {self._bucket} is under way, or the answer to this one's "
+                "last request was lost: run it again once no other runs"
             ) from None
         self._add(name, data)
         self._buffer.clear()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from jetstream_protocol.errors import InvalidRequestError
 
 Result = TypeVar("Result")
+
+_WITH_DIGITS: Final = re.compile(r"\S*\d\S*")
 
 
 class StoreError(OSError):
@@ -35,6 +38,12 @@ class StoreExistsError(StoreError, FileExistsError):
 
 class StoreMissingError(StoreError, FileNotFoundError):
     """There is no object of that name."""
+
+
+def is_alike(one: str, other: str) -> bool:
+    """Whether two reasons differ only in words with digits: which object it was, by its random
+    name, and how long the request took."""
+    return _WITH_DIGITS.sub("#", one) == _WITH_DIGITS.sub("#", other)
 
 
 class Listed(NamedTuple):

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("pyiceberg")
 
 from pyiceberg.table import StaticTable
+from structlog.testing import capture_logs
 
 from jetstream_protocol.errors import (
     FencedEpochError,
@@ -118,7 +119,7 @@ class Ground:
             return mark(task, self.store)
         self.tasks.append(task)
         if self.away:
-            raise OSError("the store is away")
+            raise OSError(f"storing {task.attempt}: the store is away in {len(self.tasks)}.25ms")
         if task.length > self.bytes_in_time:
             raise TimeoutError
         answer = copy(task, self.store, lambda _: None)
@@ -282,6 +283,24 @@ async def test_a_slow_link_gets_smaller_objects(tmp_path: Path) -> None:
         ground.bytes_in_time = 1 << 30
         await eventually(lambda: replica.stream.lake.end == 250)
         assert max(each.length for each in ground.tasks[3:]) > 100 * 1024, "whole ones again"
+
+
+@on_loop
+async def test_a_reason_is_said_once(tmp_path: Path) -> None:
+    """The store's own words name another object and another time at each attempt."""
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica)
+        ground.away = True
+        with capture_logs() as logs:
+            ground.start()
+            for count in (1, 2, 3):
+                await eventually(lambda: ground.uploading.counters.failures == count)  # noqa: B023
+                ground.later()
+        assert [each["event"] for each in logs].count("lake_copy_failed") == 1
+        assert ground.uploading.reason(replica).endswith(f" in {len(ground.tasks)}.25ms"), (
+            "the last one"
+        )
 
 
 @on_loop

@@ -21,7 +21,7 @@ from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import LeaderEpoch, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.lake.stores import StoppableStore, Store
+from jetstream_server.lake.stores import StoppableStore, Store, is_alike
 from jetstream_server.lake.tasks import folder_of, owner_properties
 from jetstream_server.metadata.state.commands import CommitLake
 from jetstream_server.metadata.state.streams import StreamMetadata
@@ -125,8 +125,8 @@ class Sweeping:
         except Exception as error:  # noqa: BLE001  a damaged table raises any; counted, and said
             self.failures += 1
             reason = str(error) or type(error).__name__
-            if self._reasons.get(stream_id) != reason:
-                self._reasons[stream_id] = reason
+            before, self._reasons[stream_id] = self._reasons.get(stream_id), reason
+            if before is None or not is_alike(before, reason):
                 logger.warning("lake_sweep_failed", stream_id=stream_id, reason=reason)
 
     async def sweep_now(self, replica: Replica, *, dry_run: bool) -> list[tuple[str, int]]:

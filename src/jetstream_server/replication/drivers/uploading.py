@@ -31,7 +31,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import LeaderEpoch, MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
-from jetstream_server.lake.stores import StoreOptions
+from jetstream_server.lake.stores import StoreOptions, is_alike
 from jetstream_server.lake.tasks import (
     AdoptTask,
     MarkTask,
@@ -269,8 +269,8 @@ class Uploading(RoleListener):
             return
         self.counters.failures += 1
         self._retry_at_us[replica] = MonotonicUs(self._clock() + RETRY_US)
-        if self._reasons.get(replica) != reason:
-            self._reasons[replica] = reason
+        before, self._reasons[replica] = self._reasons.get(replica), reason
+        if before is None or not is_alike(before, reason):
             logger.warning("lake_copy_failed", stream=replica.stream.full_name, reason=reason)
 
     async def _trim(self, replica: Replica, leader_epoch: LeaderEpoch) -> bool:
