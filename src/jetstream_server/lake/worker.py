@@ -3,7 +3,8 @@
     standard input:   one line for each range, a Task as JSON, or a TrimTask, MarkTask or AdoptTask
     standard output:  one line for each, {"location": …, "end": n, "last_epoch": n, "length": n,
                       "stored": n}, or {"location": …, "start": n}, or {}, or {"location": …,
-                      "start": n, "end": n, "last_epoch": n}, or {"error": why}
+                      "start": n, "end": n, "last_epoch": n}, or {"error": why}, and "is_away" if
+                      the store did not answer
 
 It checks the batches, stores them as a Parquet object, reads that back and compares, and makes the
 next version of the stream's table, with that object. Nothing of this counts until the metadata
@@ -34,7 +35,13 @@ from jetstream_server.lake.parquet_object import (
     has_same_records,
     read_footer,
 )
-from jetstream_server.lake.stores import Listed, Store, StoreOptions, open_store
+from jetstream_server.lake.stores import (
+    Listed,
+    Store,
+    StoreAwayError,
+    StoreOptions,
+    open_store,
+)
 from jetstream_server.lake.table import DAY_US, StoredObject, StreamTable
 from jetstream_server.lake.tasks import AdoptTask, MarkTask, Task, TrimTask
 from jetstream_server.lake.typed_columns import TypedColumns
@@ -220,10 +227,12 @@ def answer_to(line: str) -> dict[str, Any]:
             return mark(mark_task, open_store(mark_task.store))
         task = Task(**given)
         return copy(task, open_store(task.store), throttle(task.bytes_per_second))
+    except StoreAwayError as error:
+        return {"error": str(error), "is_away": True}
     except (OSError, JetstreamError) as error:
         return {"error": str(error)}
     except Exception as error:  # noqa: BLE001  the uploader is told, and a damaged table raises any
-        return {"error": repr(error)}
+        return {"error": str(error) if type(error) is ValueError else repr(error)}
 
 
 def main() -> int:

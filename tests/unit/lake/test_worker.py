@@ -25,6 +25,7 @@ from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.lake.objects import LakeObjects
 from jetstream_server.lake.stores import StoreAwayError, StoreOptions, check_url
 from jetstream_server.lake.table import DAY_US, ListedObject, StreamTable
+from jetstream_server.lake.tasks import AdoptTask
 from jetstream_server.lake.worker import Task, answer_to, copy
 from tests.support.lake_objects import decode, encode
 from tests.support.log_batches import stamped
@@ -340,6 +341,19 @@ def test_errors_are_answers(tmp_path: Path) -> None:
     assert "error" in answer_to(line.replace('"attempt"', '"attempts"'))
     damaged = json.dumps(asdict(replace(given, location="cluster/7/metadata/none", attempt="b")))
     assert "none" in answer_to(damaged)["error"]
+    adopted = json.dumps(asdict(AdoptTask(given.store, "cluster/8", "file:///elsewhere/7", 0)))
+    assert answer_to(adopted)["error"].startswith("file:///elsewhere/7 is not in the store")
+
+
+def test_a_store_that_is_away_is_no_fault_of_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lake").mkdir()
+    store = Failing((tmp_path / "lake").as_uri())
+    store.part = "/data/"
+    monkeypatch.setattr(worker, "open_store", lambda options: store)
+    line = json.dumps(asdict(task(tmp_path, stamped(0), 0, 1)))
+    assert answer_to(line) == {"error": "it took too long", "is_away": True}
 
 
 @pytest.mark.parametrize("url", ["", "s3://bucket", "/folder", "file://host/folder", "file:folder"])

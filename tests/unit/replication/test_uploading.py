@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
@@ -45,7 +46,12 @@ from jetstream_server.replication.drivers import uploading as uploading_module
 from jetstream_server.replication.drivers import worker_process
 from jetstream_server.replication.drivers.retention import Retention
 from jetstream_server.replication.drivers.sweeping import Sweeping
-from jetstream_server.replication.drivers.uploading import LakeOptions, Uploading, range_due
+from jetstream_server.replication.drivers.uploading import (
+    Copier,
+    LakeOptions,
+    Uploading,
+    range_due,
+)
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica import Replica
 from tests.support.lake_objects import decode
@@ -817,6 +823,23 @@ async def test_the_process_copies_and_stays_for_a_while(
             await uploading.close()
         assert ground.stored(replica) == replica.log.pread(found)
         assert asdict(uploading.counters)["objects"] == 1
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+@on_loop
+async def test_who_asks_while_the_store_is_away_may_try_again(
+    is_away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = json.dumps({"error": "it took too long", **({"is_away": True} if is_away else {})})
+    monkeypatch.setattr(worker_process, "spawn", lambda module: None)
+
+    async def converse(*_: Any) -> str:
+        return answer
+
+    copier = Copier(converse)
+    task = MarkTask(StoreOptions(""), "cluster/7", "location", "", 0)
+    with pytest.raises(UnavailableError if is_away else EOFError, match="it took too long"):
+        await copier.work(task)
 
 
 def test_a_refused_read_may_be_tried_again() -> None:

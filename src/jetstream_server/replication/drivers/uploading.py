@@ -417,7 +417,8 @@ class Copier:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def work(self, task: Task | TrimTask | MarkTask | AdoptTask) -> dict[str, Any]:
-        """Have the process do it. Raises EOFError if it cannot."""
+        """Have the process do it. Raises EOFError if it cannot, and UnavailableError if the store
+        does not answer."""
         if self._process is None:
             self._process = worker_process.spawn(WORKER)
         is_well = False
@@ -431,6 +432,8 @@ class Copier:
         finally:
             if not is_well:
                 await self.end()
+        if answer.get("is_away"):
+            raise UnavailableError(answer["error"])
         if "error" in answer:
             raise EOFError(answer["error"])
         return answer
