@@ -36,6 +36,11 @@ class Child(Protocol):
     def wait(self) -> int: ...
 
 
+def _parent(pid: int) -> int:
+    """Raises OSError."""
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
 class Processes:
     """Those of `directory`, an absolute path without links."""
 
@@ -84,14 +89,23 @@ class Processes:
     def _name(self, pid: int) -> str:
         """What it was started as; "" when it has ended or is none of these."""
         try:
+            if os.getsid(pid) != pid:
+                return ""
+            parent = _parent(pid)
+        except OSError:
+            return ""
+        name = self._mark_of(pid)
+        # Those that it starts have its environment, and some a session of their own.
+        return "" if name and self._mark_of(parent) == name else name
+
+    def _mark_of(self, pid: int) -> str:
+        """The name in its environment; "": none, or it cannot be read."""
+        try:
             words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            is_started_here = os.getsid(pid) == pid  # And not by one that was.
         except OSError:
             return ""
         names = [word.removeprefix(self._mark) for word in words if word.startswith(self._mark)]
-        if not is_started_here or not names or b"/" in names[0]:
-            return ""
-        return os.fsdecode(names[0])
+        return os.fsdecode(names[0]) if names and b"/" not in names[0] else ""
 
     def start(self, name: str, arguments: list[str]) -> None:
         """Its output goes to NAME.log. The caller is `changing` them, and it does not run."""

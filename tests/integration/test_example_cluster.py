@@ -16,9 +16,11 @@ import pytest
 
 from examples.cluster.__main__ import TERMINATIONS, main
 from examples.cluster.local import NATS_PORT, PORTS_BETWEEN_NODES, LocalCluster
-from examples.cluster.processes import FOLDER_VARIABLE
+from examples.cluster.processes import FOLDER_VARIABLE, Processes
 from examples.cluster.publisher import Books, judge
 from tests.support.fork_server import ForkedProcess, fork_server
+from tests.support.forked_nodes import ForkedNodes
+from tests.support.lake_streams import until
 from tests.support.server import free_port_base
 
 TREE = Path(__file__).parents[2]
@@ -92,6 +94,19 @@ def test_a_cluster_is_started_looked_at_broken_mended_and_stopped(tmp_path: Path
         assert not cluster.directory.exists()
     finally:
         cluster.stop()
+
+
+@pytest.mark.parametrize("kind", [Processes, ForkedNodes])
+def test_what_a_node_has_started_is_not_taken_for_it(tmp_path: Path, kind: type[Processes]) -> None:
+    """A node's workers have its environment, and sessions of their own."""
+    processes = kind(tmp_path)
+    with processes.changing():
+        processes.start("node-0", [sys.executable, "-m", "tests.support.starts_another"])
+    try:
+        until(lambda: "begun" in processes.log("node-0").read_text())
+        assert processes.pids() == {"node-0": processes.pid("node-0")}
+    finally:
+        processes.end("node-0", signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

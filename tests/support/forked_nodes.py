@@ -22,11 +22,11 @@ class ForkedNodes(Processes):
     def _started(self, name: str, process: Child) -> None:
         self._children[name] = process
 
-    def _name(self, pid: int) -> str:
+    def _mark_of(self, pid: int) -> str:
         for name, child in tuple(self._children.items()):
             if child.pid == pid:
                 return "" if child.poll() is not None else name
-        return super()._name(pid)
+        return super()._mark_of(pid)
 
     def last_words(self, name: str) -> str:
         """A signal leaves none in the log."""
