@@ -254,7 +254,10 @@ class Checker:
 
     def _numbers_of(self, batch: Batch) -> tuple[int, ...]:
         """Which publishes a batch holds."""
-        return tuple(int(value or b"") for value in batch.values())
+        return tuple(map(self._number_of, batch.values()))
+
+    def _number_of(self, value: bytes | None) -> int:
+        return int(value or b"")
 
     def dropped(self, node_id: int, log: CommitLog, leader_epoch: int) -> None:
         """A follower with a sound log was told to drop records, by the leader of that epoch: none
@@ -645,7 +648,7 @@ class Checker:
         found: dict[int, list[int]] = {}
         for batch in batches_of(log):
             for offset, value in zip(batch.offsets(), batch.values(), strict=True):
-                found.setdefault(int(value or b""), []).append(offset)
+                found.setdefault(self._number_of(value), []).append(offset)
         for number, offset in self.acked.items():
             if offset >= log.log_start_offset and offset not in found.get(number, ()):
                 raise Violation(

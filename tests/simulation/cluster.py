@@ -164,9 +164,12 @@ class Cluster:
     def create_streams(self) -> None:
         profile = self.profile
         replicas = sorted(self.world.random.sample(range(profile.nodes), profile.replicas))
-        minimum = profile.min_insync_replicas
-        config = {"min_insync_replicas": minimum, "flush": profile.flush}
-        self.focus.create(config, replicas)
+        self.focus.create(self.settings(), replicas)
+
+    def settings(self) -> dict[str, object]:
+        """Of the stream."""
+        profile = self.profile
+        return {"min_insync_replicas": profile.min_insync_replicas, "flush": profile.flush}
 
     def draw_profile(self, world: World) -> Profile:
         return Profile.draw(world)

@@ -20,6 +20,7 @@ from tests.simulation.runner import (
     PLAIN,
     REASSIGNED,
     SEVERAL,
+    TYPED,
     Failure,
     Totals,
     run_clients,
@@ -59,6 +60,10 @@ def main() -> None:
     kinds.add_argument(
         "--laked", dest="kind", action="store_const", const=LAKED,
         help="with a stream in the lake",
+    )  # fmt: skip
+    kinds.add_argument(
+        "--typed", dest="kind", action="store_const", const=TYPED,
+        help="with a stream that refuses what does not fit its schema",
     )  # fmt: skip
     kinds.add_argument(
         "--streams", dest="kind", action="store_const", const=SEVERAL,

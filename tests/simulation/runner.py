@@ -20,10 +20,11 @@ from tests.simulation.laked import LakedCluster
 from tests.simulation.observers import ObservedCluster
 from tests.simulation.reassigning import ReassignedCluster
 from tests.simulation.several import SeveralCluster
+from tests.simulation.typed import TypedCluster
 from tests.simulation.world import Violation, World
 
 PLAIN, COMPACTED, DAMAGED, REASSIGNED = "plain", "compacted", "damaged", "reassigned"
-SEVERAL, OBSERVED, LAKED = "streams", "observed", "laked"
+SEVERAL, OBSERVED, LAKED, TYPED = "streams", "observed", "laked", "typed"
 GROUPS = "groups"
 """Consumer groups in a world of their own (group_work.py), without a cluster."""
 CLIENTS = "clients"
@@ -36,6 +37,7 @@ KINDS: dict[str, type[Cluster]] = {
     SEVERAL: SeveralCluster,
     OBSERVED: ObservedCluster,
     LAKED: LakedCluster,
+    TYPED: TypedCluster,
 }
 """What a seed is run with: the same seed is another story with each."""
 

@@ -21,6 +21,7 @@ from tests.simulation.mutants import (
     speaking,
     straight,
     trusting,
+    typed,
 )
 from tests.simulation.mutants.installing import (
     KIND_OF,
@@ -48,4 +49,5 @@ __all__ = [
     "speaking",
     "straight",
     "trusting",
+    "typed",
 ]
