@@ -19,9 +19,14 @@ def bucket_and_prefix(url: str) -> tuple[str, str]:
         parts = urlsplit(url)
     except ValueError:
         parts = urlsplit("")  # Brackets without an end.
-    if parts.scheme != "s3" or not parts.netloc or parts.query or "@" in parts.netloc:
-        raise InvalidRequestError("a bucket is named as s3://bucket or s3://bucket/prefix")
     prefix = parts.path.strip("/")
+    is_bucket = parts.scheme == "s3" and parts.netloc and "@" not in parts.netloc
+    # A part of it would be left out in silence.
+    is_cut = parts.query or parts.fragment or not url.isprintable()
+    # No object may have such a name.
+    is_odd = prefix and {"", ".", ".."} & set(prefix.split("/"))
+    if not is_bucket or is_cut or is_odd:
+        raise InvalidRequestError("a bucket is named as s3://bucket or s3://bucket/prefix")
     return parts.netloc, f"{prefix}/" if prefix else ""
 
 

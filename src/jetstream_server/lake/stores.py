@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from jetstream_protocol.buckets import bucket_and_prefix
 from jetstream_protocol.errors import InvalidRequestError
 
 Result = TypeVar("Result")
@@ -90,10 +92,12 @@ class StoreOptions:
 
 def check_url(url: str) -> None:
     """Raise InvalidRequestError for what names no store."""
+    with suppress(InvalidRequestError):
+        bucket_and_prefix(url)
+        return
     parts = urlsplit(url)
     is_folder = parts.scheme == "file" and not parts.netloc and parts.path.startswith("/")
-    is_bucket = parts.scheme == "s3" and parts.netloc and "@" not in parts.netloc
-    if not (is_folder or is_bucket) or parts.query or parts.fragment:
+    if not is_folder or parts.query or parts.fragment:
         raise InvalidRequestError("the lake is file:///path or s3://bucket/prefix")
 
 

@@ -362,7 +362,18 @@ def test_other_stores_are_no_folders(url: str) -> None:
         FolderStore(url)
 
 
-@pytest.mark.parametrize("url", ["/folder", "file://host/folder", "s3://", "s3://k:s@b", "gs://b"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/folder",
+        "file://host/folder",
+        "s3://",
+        "s3://k:s@b",
+        "gs://b",
+        "s3://b/x//y",
+        "s3://b/../y",
+    ],
+)
 def test_what_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequestError, match="the lake is"):
         check_url(url)

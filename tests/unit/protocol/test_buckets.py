@@ -21,7 +21,13 @@ def test_a_url_names_a_bucket_and_what_names_begin_with(url: str, found: tuple[s
     assert bucket_and_prefix(url) == found
 
 
-@pytest.mark.parametrize("url", ["", "b", "file:///b", "s3://", "s3://a:b@c", "s3://b?x", "s3://["])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "b", "file:///b", "s3://", "s3://a:b@c", "s3://b?x", "s3://[", "s3://b/x#y",
+        "s3://b/x//y", "s3://b/x/../y", "s3://b/.", "s3://b/x\ty",
+    ],
+)  # fmt: skip
 def test_what_names_no_bucket_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequestError, match="named as s3://bucket"):
         bucket_and_prefix(url)
