@@ -25,6 +25,7 @@ from jetstream_client import (
     OffsetOutOfRangeError,
     UnavailableError,
 )
+from jetstream_client.cli.exits import Exit
 from jetstream_protocol.batch import iterate
 from tests.support.command import jetstream
 from tests.support.lake_streams import (
@@ -180,6 +181,11 @@ def the_command_tells(server: ServerProcess) -> None:
     assert f"to {status['end_offset']}" in listed
     verified = json.loads(run("verify", "old", "--json"))
     assert verified == {"stream": "old", "records": status["end_offset"], "problem": ""}
+    jetstream("stream", "create", "plain", "--subject", "plain", "--server", server.grpc)
+    for command in ("status", "sweep", "verify", "url"):
+        refused = jetstream("lake", command, "plain", "--server", server.grpc)
+        assert refused.returncode == Exit.NOT_FOUND, refused.stdout
+        assert "has no lake" in refused.stderr or "nothing of stream" in refused.stderr
 
 
 def in_arrow(table: Any) -> tuple[int, str]:

@@ -56,11 +56,24 @@ def status(cli: Invocation, stream: Named = None) -> None:
 
 def _found(client: Client, stream: str | None) -> Iterator[tuple[str, StreamLake]]:
     if stream is not None:
-        yield stream, client.describe_lake(stream)
+        found = client.describe_lake(stream)
+        if not (found.table_url or client.describe_stream(stream).lake):
+            raise NotFoundError(
+                f"stream {stream!r} has no lake: "
+                f"jetstream stream alter {stream} --lake gives it one"
+            )
+        yield stream, found
         return
     for each in client.list_streams():
         if each.lake:
             yield each.full_name, client.describe_lake(each)
+
+
+def _table(client: Client, stream: str) -> StreamLake:
+    found = client.describe_lake(stream)
+    if not found.table_url:
+        raise NotFoundError(f"nothing of stream {stream!r} is in the lake yet")
+    return found
 
 
 def _row(name: str, found: StreamLake) -> dict[str, Any]:
@@ -85,9 +98,7 @@ def url(cli: Invocation, stream: options.StreamName) -> None:
     Example: jetstream lake url orders
     """
     with cli.client() as client:
-        found = client.describe_lake(stream)
-    if not found.table_url:
-        raise NotFoundError(f"nothing of stream {stream!r} is in the lake yet")
+        found = _table(client, stream)
     at = printable(found.table_url)
     lines = [
         at,
@@ -110,7 +121,7 @@ def verify(cli: Invocation, stream: options.StreamName) -> None:
     Example: jetstream lake verify orders
     """
     with cli.client() as client:
-        found = client.describe_lake(stream)
+        found = _table(client, stream)
         checked, problem = _read(client, stream, found)
     row = {"stream": stream, "records": checked, "problem": problem}
     cli.answer(
