@@ -3,7 +3,8 @@ that holds it fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId
 from jetstream_server.lake import parquet_object, table, typed_columns, worker
 from jetstream_server.lake.folder_store import FolderStore
+from jetstream_server.lake.stores import Store
 from jetstream_server.metadata.state import lake_decisions
 from jetstream_server.metadata.state.commands import LAKE_LEVEL
 from jetstream_server.replication.core import lake_bounds
@@ -42,6 +44,28 @@ def aged(folder: Path) -> None:
     (folder / "lake").mkdir()
     store = FolderStore((folder / "lake").as_uri())
     test_worker.test_the_age_of_records_is_since_they_were_appended(folder, store)
+
+
+@contextmanager
+def stored_for_ever(store: Store, name: str, data: bytes) -> Iterator[None]:
+    store.put(name, data)
+    yield
+
+
+@contextmanager
+def deleted_whosever_it_is(store: Store, name: str, data: bytes) -> Iterator[None]:
+    try:
+        store.put(name, data)
+        yield
+    except Exception:
+        store.delete(name)
+        raise
+
+
+def taken(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    store = FolderStore((folder / "lake").as_uri())
+    test_worker.test_what_another_attempt_has_stored_is_not_deleted(folder, store)
 
 
 def numbered_by_those_there(before: Any, last_id: int, fields: Any) -> Any:
@@ -91,6 +115,14 @@ MUTANTS: dict[str, tuple[Install, Held]] = {
     "writes_without_reading_back": (
         lambda patch: patch.setattr(worker, "_check_stored", lambda *_: (0,)),
         test_worker.test_an_object_with_other_records_is_found_out,
+    ),
+    "leaves_objects_of_failed_copies": (
+        lambda patch: patch.setattr(worker, "_stored", stored_for_ever),
+        lambda folder: test_worker.test_a_copy_that_fails_leaves_no_object(folder, ".avro"),
+    ),
+    "deletes_what_another_attempt_has_stored": (
+        lambda patch: patch.setattr(worker, "_stored", deleted_whosever_it_is),
+        taken,
     ),
     "reads_no_table_back": (
         lambda patch: patch.setattr(worker, "_Checked", lambda store: store),
