@@ -168,7 +168,7 @@ def _context(files: TlsFiles, pem: Pem, protocol: int, verify: ssl.VerifyMode) -
     context.check_hostname = False
     context.verify_mode = verify
     try:
-        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+        context.load_cert_chain(files.certificate, files.key, password=no_password)
     except (ssl.SSLError, OSError, ValueError) as error:
         raise PreconditionFailedError(
             f"tls: {files.certificate} and {files.key} are not a certificate and its key, both "
@@ -184,8 +184,9 @@ def _context(files: TlsFiles, pem: Pem, protocol: int, verify: ssl.VerifyMode) -
     return context
 
 
-def _no_password() -> str:
-    """Refuse to give a password: without this, OpenSSL would ask at the terminal."""
+def no_password() -> str:
+    """Refuse to give a password: without this, OpenSSL would ask at the terminal, and the event
+    loop would wait for the answer."""
     raise ValueError("the key is encrypted")
 
 

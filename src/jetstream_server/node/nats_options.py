@@ -14,6 +14,7 @@ from jetstream_server.ingest.nats.auth import Credentials
 from jetstream_server.ingest.nats.handshake import LinkOptions
 from jetstream_server.ingest.nats.server_pool import parse_url
 from jetstream_server.jetstream_api.leaf.handshake import LEAF_PORT_DEFAULT, leaf_dialect
+from jetstream_server.net.certificates import no_password
 from jetstream_server.node.config import (
     ConfigurationError,
     LeafConfig,
@@ -45,8 +46,10 @@ class NatsTls:
         try:
             context = ssl.create_default_context(cafile=config.ca_file)
             if config.certificate_file is not None:
-                context.load_cert_chain(config.certificate_file, config.key_file)
-        except (OSError, ssl.SSLError) as error:
+                context.load_cert_chain(
+                    config.certificate_file, config.key_file, password=no_password
+                )
+        except (OSError, ssl.SSLError, ValueError) as error:
             raise ConfigurationError(f"nats.tls: {error}") from error
         return context
 
