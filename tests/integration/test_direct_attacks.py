@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
 from jetstream_client import Client, PermissionDeniedError
@@ -14,7 +15,7 @@ from jetstream_protocol import frames
 from jetstream_protocol.batch import encode
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import Kind
-from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.generated import api_pb2, api_pb2_grpc, common_pb2
 from jetstream_protocol.generated.dataplane_pb2 import ProduceRequest, ProduceResponse
 from tests.support.api import DataPlane
 from tests.support.secured import SecuredServer, secured_server
@@ -59,6 +60,26 @@ def test_the_right_to_a_subject_is_the_right_to_that_subject(secured: SecuredSer
                 delivery.result()
         with pytest.raises(PermissionDeniedError):
             client.fetch("orders", 0)
+
+
+def test_who_may_write_elsewhere_learns_no_stream_s_subject(secured: SecuredServer) -> None:
+    with secured.client() as admin:
+        admin.add_acl("user:guess", "write", stream="*", subject="mine.>")
+        token, hidden = admin.create_token("user:guess").text, admin.describe_stream("orders").id
+    told = []
+    with grpc.insecure_channel(secured.grpc) as channel:
+        for ref in ({"name": "orders"}, {"name": "absent"}, {"id": hidden}, {"id": 999_999}):
+            request = api_pb2.ProduceBatchRequest(
+                stream=common_pb2.StreamRef(**ref), subject="mine.x", batch=b"x" * 100
+            )
+            with pytest.raises(grpc.RpcError) as refused:
+                api_pb2_grpc.StreamsStub(channel).ProduceBatch(
+                    request, timeout=20, metadata=(("authorization", f"Bearer {token}"),)
+                )
+            name = str(next(iter(ref.values())))
+            told.append(str(refused.value.details()).replace(name, "NAME"))
+    assert told[0] == told[1] == "there is no stream 'NAME'"
+    assert told[2] == told[3]
 
 
 def test_a_right_that_is_taken_away_ends_at_once(secured: SecuredServer) -> None:

@@ -20,7 +20,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.subjects import no_stream
+from jetstream_protocol.subjects import covers, no_stream
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import unknown_id_error
@@ -87,7 +87,8 @@ class StreamAccess:
         self, identity: Identity, ref: common_pb2.StreamRef, subject: str
     ) -> StreamMetadata:
         """The stream to which a producer writes on that subject. The right to that subject is
-        enough: the stream may have a wider one. Raises the errors of `resolve`."""
+        enough: the stream may have a wider one. A stream on others only is as one that is not
+        there, unless the producer may know of it. Raises the errors of `resolve`."""
         access = self.control
         if not access.applies_to(identity):
             return self._registry.stream_of(ref)
@@ -97,7 +98,10 @@ class StreamAccess:
         except (AmbiguousStreamError, StreamNotFoundError):
             return self.resolve(identity, Operation.WRITE, ref)
         if access.allows_named(identity, Operation.WRITE, stream.name, subject):
-            return stream
+            if covers(stream.subject, subject) or self.knows(identity, stream):
+                return stream
+            not_found = StreamNotFoundError(no_stream(_as_asked(ref)))
+            raise unknown_id_error(ref.id) if ref.id else not_found
         raise self._denied_error(identity, Operation.WRITE, stream, ref, None)
 
     def knows(self, identity: Identity, stream: StreamMetadata) -> bool:
