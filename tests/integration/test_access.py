@@ -268,6 +268,35 @@ def test_a_stream_that_one_may_not_know_of_is_as_one_that_is_not_there(
             user.fetch(stream_id)
 
 
+def test_who_may_read_elsewhere_under_any_name_learns_no_other_name(
+    server: SecuredServer, admin: Client, user: Client, principal: str
+) -> None:
+    if "twins" not in {each.name for each in admin.list_streams()}:
+        for subject in ("twins.a", "twins.b"):
+            admin.create_stream("twins", subject, allow_same_name=True)
+    admin.add_acl(principal, "all", stream="*", subject="mine.>")
+    told: dict[str, set[str]] = {}
+
+    def ask(what: str, name: str, call: Callable[[], object]) -> None:
+        with pytest.raises(JetstreamError) as found:
+            call()
+        said = f"{type(found.value).__name__}: {found.value}".replace("@secret.>", "")
+        told.setdefault(what, set()).add(re.sub(rf"\b{name}\b", "NAME", said))
+
+    for name in ("secret", "twins", "absent"):
+        ask("describe", name, lambda: user.describe_stream(name))  # noqa: B023
+        ask("fetch", name, lambda: user.fetch(f"{name}@secret.>"))  # noqa: B023
+        ask("commit", name, lambda: user.commit_cursor("mine", name, 0))  # noqa: B023
+        ask("delete", name, lambda: user.delete_stream(name))  # noqa: B023
+        ask("group", name, lambda: next(user.consume_group(name, "mine")))  # noqa: B023
+        ask("consumer", name, lambda: user.create_consumer(name, "mine"))  # noqa: B023
+    assert {what: len(each) for what, each in told.items()} == dict.fromkeys(told, 1), told
+    # Whose rule is about the subjects of a stream is told what it lacks.
+    admin.add_acl(principal, "read", stream="secret", subject="secret.plan")
+    with pytest.raises(PermissionDeniedError, match="lacks the right `read`"):
+        user.fetch("secret")
+
+
 def test_the_name_of_a_keyed_group_tells_nothing_of_streams_that_one_may_not_know_of(
     admin: Client, user: Client, principal: str
 ) -> None:

@@ -380,6 +380,14 @@ class AccessControl:
             self._state().rules_of(identity.principal), operation, name
         )
 
+    def concerns(self, identity: Identity, operation: Operation, stream: NamedStream) -> bool:
+        """Whether a rule allows the principal to do it on subjects that the stream has, perhaps not
+        on all of them."""
+        return any(
+            each.allow and each.names(operation) and each.is_about(stream.name, stream.subject)
+            for each in self._state().rules_of(identity.principal)
+        )
+
     def may_use(self, principal: str, cursor: str) -> bool:
         """Whether there could be a stream where the principal may use a cursor or consumer group of
         that name."""

@@ -108,6 +108,10 @@ class AclRule:
             return subjects.covers(self.subject, subject)
         return subjects.overlaps(self.subject, subject)
 
+    def is_about(self, name: str, subject: str) -> bool:
+        """Whether the rule is for some of the stream's subjects."""
+        return name_matches(self.stream, name) and subjects.overlaps(self.subject, subject)
+
     def to_row(self) -> list[Any]:
         """The fields in their order. **safety** A cursor is left out while there is none: older
         software reads the row."""

@@ -4,9 +4,10 @@ Others resolve the names of streams and groups: `fetch("orders")`, `consume_grou
 new stream needs the right to its name and to its group's, on its own subject and on those of all
 that have the name already.
 
-A caller does not learn of streams that it may not describe. A request by name is refused in the
-same words whether or not the stream exists. A request by id gets "not found". An ambiguous name is
-resolved among the streams that the caller may describe.
+A caller does not learn of streams that it may not describe. A request by name is answered in the
+same words whether or not the stream exists, unless a rule of the caller's is about subjects of the
+stream. A request by id gets "not found". An ambiguous name is resolved among the streams that the
+caller may describe.
 """
 
 from __future__ import annotations
@@ -66,22 +67,43 @@ class StreamAccess:
         if access.allows(identity, operation, stream):
             access.check(identity, operation, stream)
             return stream
-        raise self._denied_error(identity, operation, stream, ref, refusals)
+        raise self.denied_error(identity, operation, stream, ref, refusals)
 
-    def _denied_error(
+    def denied_error(
         self,
         identity: Identity,
         operation: Operation,
         stream: StreamMetadata,
         ref: common_pb2.StreamRef,
-        refusals: Refusals | None,
+        refusals: Refusals | None = None,
     ) -> JetstreamError:
         """Note a refusal in the audit log, and return the error, which tells only what the caller
         may know."""
         is_known = self.knows(identity, stream)
         resource = stream.full_name if is_known or ref.id else _as_asked(ref)
         error = self.control.denied_error(identity, operation, resource, refusals)
-        return unknown_id_error(ref.id) if ref.id and not is_known else error
+        return error if is_known else self._hidden_error(identity, operation, [stream], ref, error)
+
+    def _hidden_error(
+        self,
+        identity: Identity,
+        operation: Operation,
+        streams: list[StreamMetadata],
+        ref: common_pb2.StreamRef,
+        denied: PermissionDeniedError,
+    ) -> JetstreamError:
+        """The error for streams that the caller may not know of: as if there were none."""
+        if ref.id:
+            return unknown_id_error(ref.id)
+        name, _, subject = ref.name.partition("@")
+        if not self.control.may_exist(identity, operation, name) or any(
+            self.control.concerns(identity, operation, each) for each in streams
+        ):
+            return denied
+        subject = ref.subject or subject
+        return StreamNotFoundError(
+            f"there is no stream {name}@{subject}" if subject else no_stream(name)
+        )
 
     def resolve_written(
         self, identity: Identity, ref: common_pb2.StreamRef, subject: str
@@ -97,12 +119,11 @@ class StreamAccess:
             stream = self._registry.stream_of(ref)
         except (AmbiguousStreamError, StreamNotFoundError):
             return self.resolve(identity, Operation.WRITE, ref)
-        if access.allows_named(identity, Operation.WRITE, stream.name, subject):
-            if covers(stream.subject, subject) or self.knows(identity, stream):
-                return stream
-            not_found = StreamNotFoundError(no_stream(_as_asked(ref)))
-            raise unknown_id_error(ref.id) if ref.id else not_found
-        raise self._denied_error(identity, Operation.WRITE, stream, ref, None)
+        if access.allows_named(identity, Operation.WRITE, stream.name, subject) and (
+            covers(stream.subject, subject) or self.knows(identity, stream)
+        ):
+            return stream
+        raise self.denied_error(identity, Operation.WRITE, stream, ref)
 
     def knows(self, identity: Identity, stream: StreamMetadata) -> bool:
         """Whether the caller may know that there is such a stream."""
@@ -186,7 +207,8 @@ class StreamAccess:
         named = self._registry.streams_named(ref.name)
         known = [stream for stream in named if self.knows(identity, stream)]
         if not known:
-            raise self.control.denied_error(identity, operation, _as_asked(ref), refusals)
+            denied = self.control.denied_error(identity, operation, _as_asked(ref), refusals)
+            raise self._hidden_error(identity, operation, named, ref, denied)
         if len(known) > 1:
             names = tuple(stream.full_name for stream in known)
             raise AmbiguousStreamError(

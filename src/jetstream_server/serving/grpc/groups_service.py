@@ -139,18 +139,17 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         """Raise StreamNotFoundError; or PermissionDeniedError unless the caller may read all of the
         source, and use the consumer group there."""
         streams: list[StreamMetadata] = self._registry.read_as_one(source)
+        name, _, subject = source.partition("@")
+        ref = common_pb2.StreamRef(name=name, subject=subject)
         if not streams:
-            name, _, subject = source.partition("@")
-            self._access.resolve(
-                identity, Operation.READ, common_pb2.StreamRef(name=name, subject=subject)
-            )
+            self._access.resolve(identity, Operation.READ, ref)
             raise StreamNotFoundError(f"there is no group of streams and no stream {source!r}")
         access = self._access.control
         if not access.applies_to(identity):
             return
         for stream in streams:
             if not access.allows(identity, Operation.READ, stream):
-                raise access.denied_error(identity, Operation.READ, source)
+                raise self._access.denied_error(identity, Operation.READ, stream, ref)
             if not access.allows(identity, Operation.COMMIT, stream, group):
                 raise access.denied_error(identity, Operation.COMMIT, source, cursor=group)
             access.check(identity, Operation.READ, stream)
