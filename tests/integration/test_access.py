@@ -246,7 +246,7 @@ def test_the_right_to_a_name_is_not_the_right_to_a_subject(
         user.create_stream("trick", "secret.>")
     with pytest.raises(PermissionDeniedError):
         user.create_stream("trick", ">")
-    with pytest.raises(PermissionDeniedError):
+    with pytest.raises(StreamNotFoundError):
         user.fetch("secret")
     assert user.fetch("orders")[0].value == b"one"
 
