@@ -22,6 +22,11 @@ class ForkedNodes(Processes):
     def _started(self, name: str, process: Child) -> None:
         self._children[name] = process
 
+    def _name(self, pid: int) -> str:
+        if any(child.pid == pid for child in tuple(self._children.values())):
+            return self._mark_of(pid)  # It has no session of its own yet, right after the fork.
+        return super()._name(pid)
+
     def _mark_of(self, pid: int) -> str:
         for name, child in tuple(self._children.items()):
             if child.pid == pid:
