@@ -355,6 +355,9 @@ def test_a_request_that_cannot_be_meant_stores_nothing(
     assert not_stored(http, stream, b"a", "text/plain", subject=f"{stream}.*")[0] == 400
     assert not_stored(http, "nobody", b"a", "text/plain", subject="nobody.a")[0] == 404
     assert not_stored(http, stream, bytes(2**20 + 1), "text/plain", subject=subject)[0] == 400
+    assert (
+        "not UTF-8" in not_stored(http, stream, b"a", "text/plain", subject=subject, key=b"\xff")[1]
+    )
     packed = not_stored(http, stream, b"a", "text/plain", subject=subject,
                         headers={"Content-Encoding": "gzip"})  # fmt: skip
     assert (packed[0], "without Content-Encoding" in packed[1]) == (400, True)

@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import Collection
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
@@ -88,7 +89,14 @@ def flag(request: web.Request, name: str, default: bool) -> bool:
 
 
 def check_parameters(request: web.Request, known: Collection[str]) -> None:
-    """Raises InvalidRequestError for another one, and for one that is given twice."""
+    """Raises InvalidRequestError for another one, for one that is given twice, and for one that
+    is no text: what stands for its bytes would be taken for the key of a record."""
+    try:
+        unquote_to_bytes(request.rel_url.raw_query_string).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            "a parameter is not UTF-8: a key of other bytes stands in a line of JSON, as base64"
+        ) from error
     twice = next((name for name in request.query if len(request.query.getall(name)) > 1), None)
     if twice is not None:
         raise InvalidRequestError(f"parameter {twice[:50]!r} is given twice")
