@@ -118,7 +118,7 @@ def _loads(
     def arrow() -> int:
         connection.request("GET", f"{PATH}?format=arrow&limit={messages}")
         with connection.getresponse() as answer, pa.ipc.open_stream(answer) as batches:
-            count = sum(batch.num_rows for batch in batches)
+            count: int = sum(batch.num_rows for batch in batches)
             answer.read()  # What follows the last batch, too.
             return count
 
