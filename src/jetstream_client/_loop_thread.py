@@ -143,7 +143,10 @@ class LoopThread:
 
         async def begin() -> None:
             made.append(make())
-            await made[0].begin()
+            if isinstance(made[0], AsyncClosing):
+                await made[0].__aenter__()
+            else:
+                await made[0].begin()
 
         async def close() -> None:
             for each in made:

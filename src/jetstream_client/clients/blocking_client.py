@@ -29,7 +29,7 @@ from jetstream_client.publishing.sender import (
     Serializer,
 )
 from jetstream_client.reading.deserializers import Deserializer
-from jetstream_client.reading.table import AsyncTable, Table
+from jetstream_client.reading.table import Table
 from jetstream_client.transport.connection_events import Callbacks
 from jetstream_client.values.config import ClientConfig, NatsOptions
 from jetstream_client.values.durations import Seconds
@@ -186,18 +186,16 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
             with client.table("prices", key_deserializer=bytes.decode) as prices:
                 print(prices["pears"])
         """
-
-        async def begin() -> AsyncTable[K, V]:
-            table = self._client.table(
+        return self._thread.begun(
+            lambda: self._client.table(
                 stream,
                 wait=wait,
                 stale_after=stale_after,
                 key_deserializer=key_deserializer,
                 value_deserializer=value_deserializer,
-            )
-            return await table.opened()
-
-        return Table(self._thread, self._thread.run(begin()))
+            ),
+            Table,
+        )
 
     def close(self) -> None:
         """Send what was published, commit what consumers are done with, close every connection, and

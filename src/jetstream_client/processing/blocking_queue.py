@@ -19,9 +19,9 @@ class QueueMessage(Message):
     """A message of a queue. deliveries: how often it was delivered, this time included. Any thread
     may acknowledge it."""
 
-    __slots__ = ("_message", "_thread", "deliveries")
+    __slots__ = ("_message", "_queue", "deliveries")
 
-    def __init__(self, thread: LoopThread, message: AsyncQueueMessage) -> None:
+    def __init__(self, queue: Queue, message: AsyncQueueMessage) -> None:
         super().__init__(
             message.stream,
             message.offset,
@@ -33,27 +33,27 @@ class QueueMessage(Message):
         )
         self.deliveries = message.deliveries
         self._message = message
-        self._thread = thread
+        self._queue = queue  # Which lives as long as this can be acknowledged.
 
     def ack(self) -> bool:
         """Say that it is done. Returns once that is committed: no reader gets it again. False: it
         comes again all the same, because another node leads the stream now and had not heard of its
         delivery."""
-        return self._thread.run(self._message.ack())
+        return self._queue._thread.run(self._message.ack())
 
     def nak(self, delay: Seconds = 0) -> bool:
         """Give it back: it is delivered again, to whoever asks, after `delay` seconds. False: it is
         done, or was delivered again already."""
-        return self._thread.run(self._message.nak(delay))
+        return self._queue._thread.run(self._message.nak(delay))
 
     def extend(self) -> bool:
         """Say that it is still being worked on: `ack_wait` begins anew. False: it is done, or was
         delivered again, and whoever got it then works on it."""
-        return self._thread.run(self._message.extend())
+        return self._queue._thread.run(self._message.extend())
 
     def term(self) -> bool:
         """Give it up: it is never delivered again. Returns once that is committed."""
-        return self._thread.run(self._message.term())
+        return self._queue._thread.run(self._message.term())
 
 
 class Queue(Closing):
@@ -64,6 +64,11 @@ class Queue(Closing):
         self._thread = thread
         self._queue = queue
         self.name = queue.name
+
+    def __del__(self) -> None:
+        """No caller can read it any more, nor acknowledge: what it was not handed is for others."""
+        if hasattr(self, "_queue"):  # Else LoopThread.begun closes it.
+            self._thread.post(self._queue.aclose())
 
     def __repr__(self) -> str:
         return repr(self._queue).replace("AsyncQueue", "Queue")
@@ -82,7 +87,7 @@ class Queue(Closing):
             if not self._thread.run(self._queue.is_ready()):
                 raise StopIteration
         self._thread.post(self._queue.refill())
-        return QueueMessage(self._thread, message)
+        return QueueMessage(self, message)
 
     def close(self) -> None:
         """Stop pulling, and give back what the program was not handed. Idempotent. What it was

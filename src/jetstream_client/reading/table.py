@@ -301,6 +301,11 @@ class Table(Mapping[K, V], Closing):
         self._thread = thread
         self._table = table
 
+    def __del__(self) -> None:
+        """No caller can read it any more: nothing is to be fetched for it."""
+        if hasattr(self, "_table"):  # Else LoopThread.begun closes it.
+            self._thread.post(self._table.aclose())
+
     @property
     def position(self) -> int:
         """The offset up to which records are applied, exclusive."""

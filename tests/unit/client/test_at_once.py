@@ -20,17 +20,28 @@ from jetstream_client import (
     PreconditionFailedError,
 )
 from jetstream_client._loop_thread import LoopThread
+from jetstream_client.processing.blocking_queue import Queue
+from jetstream_client.processing.queue import AsyncQueue
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.table import AsyncTable, Table
 from tests.support.loops import on_loop
 from tests.unit.client.test_consume import Log
 from tests.unit.client.test_group_consumer import Member
 from tests.unit.client.test_handing_out import Cursor, Interrupts
+from tests.unit.client.test_queue import Server, queue_of
 from tests.unit.client.test_table import Endless, table_of
 
 PATIENCE_SECONDS: Final = 10.0
 ALARM_SECONDS: Final = 0.05
 RECORDS: Final = 40
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    made = LoopThread()
+    yield made
+    made.close()
 
 
 def offsets_of(found: Message | Messages) -> list[int]:
@@ -134,6 +145,38 @@ async def test_a_seek_reaches_a_task_that_has_once_swallowed_a_cancellation() ->
         assert await reading == 3
 
 
+def test_a_table_that_nobody_can_read_any_more_is_followed_no_more(thread: LoopThread) -> None:
+    """As when a signal handler raises just as it is returned."""
+    consumer = Endless()
+
+    async def made() -> AsyncTable[Any, Any]:
+        table = table_of(consumer)
+        await table.begin()
+        return table
+
+    table = Table(thread, thread.run(made()))
+    assert not consumer.is_closed
+    del table
+    thread.run(asyncio.sleep(0.01))
+    assert consumer.is_closed
+
+
+def test_a_queue_that_nobody_can_read_any_more_gives_back_what_it_has(thread: LoopThread) -> None:
+    """As long as one of its messages can be acknowledged, it lives."""
+    server = Server()
+    server.most = 10
+
+    async def made() -> AsyncQueue:
+        return queue_of(server)
+
+    message = next(Queue(thread, thread.run(made())))
+    assert message.ack()
+    assert not server.given_back
+    del message
+    thread.run(asyncio.sleep(0.01))
+    assert sorted(server.given_back) == list(range(1, 10))
+
+
 # Interrupts.
 
 
@@ -154,13 +197,6 @@ def interrupts(number: int, call: str) -> Iterator[None]:
         sys.setprofile(None)
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture
-def thread() -> Iterator[LoopThread]:
-    made = LoopThread()
-    yield made
-    made.close()
 
 
 def begun(thread: LoopThread, make: Callable[[], AsyncConsumer]) -> Consumer:
