@@ -234,7 +234,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
 
         async def look_for_newest() -> None:
             nonlocal newest
-            newest = await self._newest_stream(group)
+            newest = await self._newest_stream(group, source)
 
         def make(stream_id: int, membership: Membership) -> AsyncConsumer[V, K]:
             cursor = self._consumer_cursor(
@@ -261,13 +261,14 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         self._group_consumers.add(consumer)
         return consumer
 
-    async def _newest_stream(self, group: str) -> int:
+    async def _newest_stream(self, group: str, source: str) -> int:
         """The id of the newest stream for which `start` was meant: those that are created later
-        begin at their beginning. Ids grow with time. The group knows the streams that it had; a new
-        group has those that there are."""
-        known = await self._listed_groups(group)
-        ids = [share.stream_id for each in known for share in each.shares]
-        return max(ids or [each.id for each in await self.list_streams()], default=0)
+        begin at their beginning. Ids grow with time. The group knows which it had when it began to
+        read the source; a new group has those that there are."""
+        for each in await self._listed_groups(group):
+            if each.source == source and each.shares:
+                return each.newest_at_first or max(share.stream_id for share in each.shares)
+        return max((each.id for each in await self.list_streams()), default=0)
 
     def _consumer_cursor(
         self,

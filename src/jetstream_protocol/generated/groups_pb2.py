@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19jetstream/v1/groups.proto\x12\x0cjetstream.v1\"\xe8\x02\n\rConsumerGroup\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x33\n\x07members\x18\x04 \x03(\x0b\x32\".jetstream.v1.ConsumerGroup.Member\x12\x31\n\x06shares\x18\x05 \x03(\x0b\x32!.jetstream.v1.ConsumerGroup.Share\x12\x0f\n\x07\x63reator\x18\x06 \x01(\t\x12\x0c\n\x04gone\x18\x07 \x03(\t\x12\x10\n\x08revision\x18\x08 \x01(\x03\x1a\x42\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x1a\n\x12session_timeout_ms\x18\x03 \x01(\r\x1aH\n\x05Share\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\r\n\x05since\x18\x04 \x01(\x03\"\xc1\x01\n\x15GroupHeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x32\n\x06member\x18\x03 \x01(\x0b\x32\".jetstream.v1.ConsumerGroup.Member\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\x0c\n\x04held\x18\x05 \x03(\x04\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\x12\x15\n\x08replaces\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_replaces\"b\n\x16GroupHeartbeatResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x10\n\x08\x61ssigned\x18\x02 \x03(\x04\x12\x15\n\x08replaces\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_replaces\"E\n\x11LeaveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\"\x14\n\x12LeaveGroupResponse\"5\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\x15\n\x13\x44\x65leteGroupResponse\"!\n\x11ListGroupsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"A\n\x12ListGroupsResponse\x12+\n\x06groups\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerGroup2\xdb\x02\n\x06Groups\x12[\n\x0eGroupHeartbeat\x12#.jetstream.v1.GroupHeartbeatRequest\x1a$.jetstream.v1.GroupHeartbeatResponse\x12O\n\nLeaveGroup\x12\x1f.jetstream.v1.LeaveGroupRequest\x1a .jetstream.v1.LeaveGroupResponse\x12O\n\nListGroups\x12\x1f.jetstream.v1.ListGroupsRequest\x1a .jetstream.v1.ListGroupsResponse\x12R\n\x0b\x44\x65leteGroup\x12 .jetstream.v1.DeleteGroupRequest\x1a!.jetstream.v1.DeleteGroupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19jetstream/v1/groups.proto\x12\x0cjetstream.v1\"\x81\x03\n\rConsumerGroup\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x33\n\x07members\x18\x04 \x03(\x0b\x32\".jetstream.v1.ConsumerGroup.Member\x12\x31\n\x06shares\x18\x05 \x03(\x0b\x32!.jetstream.v1.ConsumerGroup.Share\x12\x0f\n\x07\x63reator\x18\x06 \x01(\t\x12\x0c\n\x04gone\x18\x07 \x03(\t\x12\x10\n\x08revision\x18\x08 \x01(\x03\x12\x17\n\x0fnewest_at_first\x18\t \x01(\x04\x1a\x42\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x1a\n\x12session_timeout_ms\x18\x03 \x01(\r\x1aH\n\x05Share\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\r\n\x05since\x18\x04 \x01(\x03\"\xc1\x01\n\x15GroupHeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x32\n\x06member\x18\x03 \x01(\x0b\x32\".jetstream.v1.ConsumerGroup.Member\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\x0c\n\x04held\x18\x05 \x03(\x04\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\x12\x15\n\x08replaces\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_replaces\"b\n\x16GroupHeartbeatResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x10\n\x08\x61ssigned\x18\x02 \x03(\x04\x12\x15\n\x08replaces\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_replaces\"E\n\x11LeaveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\"\x14\n\x12LeaveGroupResponse\"5\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\x15\n\x13\x44\x65leteGroupResponse\"!\n\x11ListGroupsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"A\n\x12ListGroupsResponse\x12+\n\x06groups\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerGroup2\xdb\x02\n\x06Groups\x12[\n\x0eGroupHeartbeat\x12#.jetstream.v1.GroupHeartbeatRequest\x1a$.jetstream.v1.GroupHeartbeatResponse\x12O\n\nLeaveGroup\x12\x1f.jetstream.v1.LeaveGroupRequest\x1a .jetstream.v1.LeaveGroupResponse\x12O\n\nListGroups\x12\x1f.jetstream.v1.ListGroupsRequest\x1a .jetstream.v1.ListGroupsResponse\x12R\n\x0b\x44\x65leteGroup\x12 .jetstream.v1.DeleteGroupRequest\x1a!.jetstream.v1.DeleteGroupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,27 +32,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jetstream.v1.groups_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONSUMERGROUP']._serialized_start=44
-  _globals['_CONSUMERGROUP']._serialized_end=404
-  _globals['_CONSUMERGROUP_MEMBER']._serialized_start=264
-  _globals['_CONSUMERGROUP_MEMBER']._serialized_end=330
-  _globals['_CONSUMERGROUP_SHARE']._serialized_start=332
-  _globals['_CONSUMERGROUP_SHARE']._serialized_end=404
-  _globals['_GROUPHEARTBEATREQUEST']._serialized_start=407
-  _globals['_GROUPHEARTBEATREQUEST']._serialized_end=600
-  _globals['_GROUPHEARTBEATRESPONSE']._serialized_start=602
-  _globals['_GROUPHEARTBEATRESPONSE']._serialized_end=700
-  _globals['_LEAVEGROUPREQUEST']._serialized_start=702
-  _globals['_LEAVEGROUPREQUEST']._serialized_end=771
-  _globals['_LEAVEGROUPRESPONSE']._serialized_start=773
-  _globals['_LEAVEGROUPRESPONSE']._serialized_end=793
-  _globals['_DELETEGROUPREQUEST']._serialized_start=795
-  _globals['_DELETEGROUPREQUEST']._serialized_end=848
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=850
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=871
-  _globals['_LISTGROUPSREQUEST']._serialized_start=873
-  _globals['_LISTGROUPSREQUEST']._serialized_end=906
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=908
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=973
-  _globals['_GROUPS']._serialized_start=976
-  _globals['_GROUPS']._serialized_end=1323
+  _globals['_CONSUMERGROUP']._serialized_end=429
+  _globals['_CONSUMERGROUP_MEMBER']._serialized_start=289
+  _globals['_CONSUMERGROUP_MEMBER']._serialized_end=355
+  _globals['_CONSUMERGROUP_SHARE']._serialized_start=357
+  _globals['_CONSUMERGROUP_SHARE']._serialized_end=429
+  _globals['_GROUPHEARTBEATREQUEST']._serialized_start=432
+  _globals['_GROUPHEARTBEATREQUEST']._serialized_end=625
+  _globals['_GROUPHEARTBEATRESPONSE']._serialized_start=627
+  _globals['_GROUPHEARTBEATRESPONSE']._serialized_end=725
+  _globals['_LEAVEGROUPREQUEST']._serialized_start=727
+  _globals['_LEAVEGROUPREQUEST']._serialized_end=796
+  _globals['_LEAVEGROUPRESPONSE']._serialized_start=798
+  _globals['_LEAVEGROUPRESPONSE']._serialized_end=818
+  _globals['_DELETEGROUPREQUEST']._serialized_start=820
+  _globals['_DELETEGROUPREQUEST']._serialized_end=873
+  _globals['_DELETEGROUPRESPONSE']._serialized_start=875
+  _globals['_DELETEGROUPRESPONSE']._serialized_end=896
+  _globals['_LISTGROUPSREQUEST']._serialized_start=898
+  _globals['_LISTGROUPSREQUEST']._serialized_end=931
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=933
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=998
+  _globals['_GROUPS']._serialized_start=1001
+  _globals['_GROUPS']._serialized_end=1348
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConsumerGroup(_message.Message):
-    __slots__ = ("name", "source", "generation", "members", "shares", "creator", "gone", "revision")
+    __slots__ = ("name", "source", "generation", "members", "shares", "creator", "gone", "revision", "newest_at_first")
     class Member(_message.Message):
         __slots__ = ("id", "instance", "session_timeout_ms")
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class ConsumerGroup(_message.Message):
     CREATOR_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_AT_FIRST_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     generation: int
@@ -44,7 +45,8 @@ class ConsumerGroup(_message.Message):
     creator: str
     gone: _containers.RepeatedScalarFieldContainer[str]
     revision: int
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ConsumerGroup.Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[ConsumerGroup.Share, _Mapping]]] = ..., creator: _Optional[str] = ..., gone: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ...) -> None: ...
+    newest_at_first: int
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ConsumerGroup.Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[ConsumerGroup.Share, _Mapping]]] = ..., creator: _Optional[str] = ..., gone: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., newest_at_first: _Optional[int] = ...) -> None: ...
 
 class GroupHeartbeatRequest(_message.Message):
     __slots__ = ("group", "source", "member", "generation", "held", "wait_ms", "replaces")

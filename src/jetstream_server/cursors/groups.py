@@ -50,7 +50,8 @@ class Group:
     """source: what the group reads: a group of streams, or a stream. shares: by stream id. creator:
     the principal whose quota the group counts against while it has members; "": none. gone: ids
     of the members that have gone last, the latest at the end. is_deleted: it has no members, and
-    its record goes.
+    its record goes. newest_at_first: the newest stream that it had when it began to read its
+    source: later ones are read from their beginning. 0: not known.
 
     **safety** Who has gone never joins again under its id. A late copy of the heartbeat by which it
     joined would take its instance name from the process that has it now.
@@ -64,6 +65,7 @@ class Group:
     creator: str = ""
     gone: tuple[str, ...] = ()
     is_deleted: bool = False
+    newest_at_first: int = 0
 
     def has(self, member_id: str) -> bool:
         return any(member.id == member_id for member in self.members)
@@ -135,6 +137,8 @@ def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
     if wanted == sorted(group.shares):
         return group
     shares = {number: group.shares.get(number, Share()) for number in wanted}
+    if not group.shares:
+        group = replace(group, newest_at_first=wanted[-1])
     return _rebalance(replace(group, shares=shares))
 
 

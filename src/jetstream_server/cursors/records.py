@@ -54,6 +54,7 @@ def group_to_proto(group: Group) -> pb.ConsumerGroup:
         ],
         creator=group.creator,
         gone=group.gone,
+        newest_at_first=group.newest_at_first,
     )
 
 
@@ -70,4 +71,5 @@ def group_from_proto(group: pb.ConsumerGroup) -> Group:
         },
         creator=group.creator,
         gone=tuple(group.gone),
+        newest_at_first=group.newest_at_first,
     )

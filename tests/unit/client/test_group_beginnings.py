@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
-from jetstream_client import AsyncGroupConsumer, UnavailableError
+from jetstream_client import AsyncClient, AsyncGroupConsumer, UnavailableError
 from jetstream_client.reading import beginnings
+from jetstream_protocol.generated import groups_pb2 as pb
 from tests.support.loops import eventually, on_loop
 from tests.unit.client.test_group_consumer import Member
+
+
+def group_of(source: str, streams: list[int], newest_at_first: int) -> pb.ConsumerGroup:
+    shares = [pb.ConsumerGroup.Share(stream_id=number) for number in streams]
+    return pb.ConsumerGroup(source=source, shares=shares, newest_at_first=newest_at_first)
 
 
 class Unready(Member):
@@ -216,3 +224,23 @@ async def test_what_has_begun_and_failed_before_it_was_taken_is_noticed() -> Non
     with pytest.raises(UnavailableError, match="its first commit"):
         await anext(consumer)
     await consumer.aclose()
+
+
+@pytest.mark.parametrize(
+    ("found", "newest"),
+    [
+        ([], 9),
+        ([group_of("jobs", [1, 2, 5], 2)], 2),
+        ([group_of("jobs", [1, 2, 5], 0)], 5),  # Of a server of an earlier release.
+        ([group_of("others", [3, 4], 4)], 9),  # It read something else: these are new to it.
+    ],
+)
+@on_loop
+async def test_start_is_for_the_streams_with_which_the_group_began(
+    found: list[pb.ConsumerGroup], newest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = AsyncClient("127.0.0.1:1")
+    monkeypatch.setattr(client, "_listed_groups", AsyncMock(return_value=found))
+    streams = [SimpleNamespace(id=number) for number in (1, 2, 9)]
+    monkeypatch.setattr(client, "list_streams", AsyncMock(return_value=streams))
+    assert await client._newest_stream("workers", "jobs") == newest

@@ -195,6 +195,21 @@ async def test_streams_that_appear_are_shared_out() -> None:
 
 
 @on_loop
+async def test_a_group_remembers_which_streams_it_began_with() -> None:
+    world = World()
+    world.streams = [7, 9]
+    await world.beat("a", set())
+    world.streams = [7, 9, 12]
+    await world.beat("b", set())
+    written = group_from_proto(group_to_proto(world.written[-1]))
+    assert (sorted(written.shares), written.newest_at_first) == ([7, 9, 12], 9)
+    for member in ("a", "b"):
+        await world.coordinator.leave("g", "s", member)
+    other = Heartbeat("g", "another", Member("c"), 0, frozenset(), 0.0)
+    assert (await world.coordinator.heartbeat(other)).newest_at_first == 12
+
+
+@on_loop
 async def test_a_group_reads_one_source_and_a_refused_one_leaves_nothing() -> None:
     world = World()
     await world.beat("a", set())
