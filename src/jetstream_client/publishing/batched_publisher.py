@@ -55,6 +55,7 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         self._beginning: asyncio.Task[None] | None = None
         self._senders: Senders | None = None
         self._closing = False
+        self._ending = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<AsyncPublisher to {self.subject!r}: {self.buffered_bytes} bytes unacknowledged>"
@@ -223,13 +224,14 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
 
     async def aclose(self) -> None:
         """Flush, and then take no more records. Idempotent."""
-        if self._closing:
-            return
-        self._closing = True
-        try:
-            await self.flush()
-        finally:
-            await self.abort(InvalidRequestError("the publisher is closed"))
+        async with self._ending:  # Whoever closes it, too, waits until all is flushed.
+            if self._closing:
+                return
+            self._closing = True
+            try:
+                await self.flush()
+            finally:
+                await self.abort(InvalidRequestError("the publisher is closed"))
 
     async def abort(self, error: JetstreamError) -> None:
         """End at once: deliveries of unsent records fail with `error`, and those of records that

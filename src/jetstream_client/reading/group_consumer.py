@@ -94,6 +94,7 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
         self._joining = asyncio.Lock()
         self._began = False
         self._closed = False
+        self._has_ended = asyncio.Event()
         self._is_letting_go = False
         self._has_failed = False
 
@@ -488,6 +489,8 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
         streams are others' already, that is only logged: the next reader repeats the records.
         """
         if self._closed:
+            if not self._is_letting_go:  # Else its listener may be who calls.
+                await self._has_ended.wait()
             return
         self._closed = True
         self._stop_alarm()
@@ -502,8 +505,11 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
                 await self._close(self.parts, commit=False)  # What a cancelled call has left.
             finally:
                 is_answered = not any(part.consumer.is_unanswered for part in parts)
-                await self._membership.end(is_answered=is_answered)
-                self._membership.news.set()
+                try:
+                    await self._membership.end(is_answered=is_answered)
+                finally:
+                    self._membership.news.set()
+                    self._has_ended.set()
 
 
 async def tell(listener: Listener | None, names: Sequence[str]) -> None:

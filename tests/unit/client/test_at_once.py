@@ -6,8 +6,9 @@ import asyncio
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -22,9 +23,12 @@ from jetstream_client import (
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.processing.blocking_queue import Queue
 from jetstream_client.processing.queue import AsyncQueue
+from jetstream_client.publishing.batched_publisher import AsyncPublisher
+from jetstream_client.publishing.sender import PublisherOptions
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.table import AsyncTable, Table
+from jetstream_client.transport.home import Home
 from tests.support.loops import on_loop
 from tests.unit.client.test_consume import Log
 from tests.unit.client.test_group_consumer import Member
@@ -91,6 +95,47 @@ async def test_who_closes_it_while_it_is_being_closed_waits_for_the_last_commit(
     may_commit.set()
     await asyncio.gather(*closing)
     assert cursor.committed == 3
+
+
+@on_loop
+async def test_so_does_who_closes_a_member_but_not_its_listener() -> None:
+    member = Member()
+    consumer, revoked = member.consumer, member._revoked
+
+    async def closes(names: Sequence[str]) -> None:
+        revoked(names)
+        await consumer.aclose()
+
+    consumer._on_revoked = closes
+    for _ in range(4):
+        await anext(consumer)
+    commit, may_commit = member.cursors[1].commit, asyncio.Event()
+
+    async def late(offset: int, last_epoch: int) -> None:
+        await may_commit.wait()
+        await commit(offset, last_epoch)
+
+    member.cursors[1].commit = late  # type: ignore[method-assign]
+    closing = [asyncio.ensure_future(consumer.aclose()) for _ in range(2)]
+    done, _ = await asyncio.wait(closing, timeout=0.01)
+    assert not done
+    may_commit.set()
+    await asyncio.wait_for(asyncio.gather(*closing), PATIENCE_SECONDS)
+    assert member.cursors[1].committed == 3
+    assert member.events[-1] == ("revoked", ["orders-1"])
+
+
+@on_loop
+async def test_so_does_who_closes_a_publisher() -> None:
+    made: Any = SimpleNamespace(home=Home(), timeout=1.0)
+    publisher: AsyncPublisher[bytes] = AsyncPublisher(made, made, "x", PublisherOptions(), set())
+    flushed = asyncio.Event()
+    publisher.flush = flushed.wait  # type: ignore[method-assign,assignment]
+    closing = [asyncio.ensure_future(publisher.aclose()) for _ in range(2)]
+    done, _ = await asyncio.wait(closing, timeout=0.01)
+    assert not done
+    flushed.set()
+    await asyncio.wait_for(asyncio.gather(*closing), PATIENCE_SECONDS)
 
 
 @on_loop
