@@ -130,6 +130,7 @@ class Publisher(Closing, Generic[S]):
             found = put()
             if found:
                 return found
+            self._thread.check_caller()
             if not buffer.wait_for_release(seen, timeout):
                 raise no_room_error(timeout)
 

@@ -8,6 +8,7 @@ So each batch has one future, and a record's delivery is its place in the batch.
 from __future__ import annotations
 
 import asyncio
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from jetstream_client.publishing.ack import Ack, PublishResult
 from jetstream_client.publishing.record_accumulator import Batch
+from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")
 
@@ -132,7 +134,8 @@ class _Delivery(ABC, Generic[_T]):
 
     def result(self, timeout: float | None = None) -> _T:
         """Wait for the outcome, at most `timeout` seconds, and return it. Raises TimeoutError if it
-        does not come in time, or the error with which the batch failed."""
+        does not come in time, or the error with which the batch failed; InvalidRequestError in the
+        client's own thread, before there is one."""
         self.exception(timeout)
         self._batch.future.result()
         return self._result()
@@ -141,6 +144,10 @@ class _Delivery(ABC, Generic[_T]):
         """Wait as `result` does. Returns the error with which the batch failed, or None if it is
         stored."""
         batch, who = self._batch, object()
+        if timeout != 0 and not self.done() and batch.thread == threading.get_ident():
+            raise InvalidRequestError(
+                "the thread that sends the record would wait for itself: await the delivery"
+            )
         try:  # Before it asks: a signal handler may raise at any line.
             batch.ask(who)
             self.hurry()

@@ -46,7 +46,8 @@ class Batch:
     record; of a batch that was split, those of the first part (`acks_from` knows all).
 
     hurry: called when somebody waits for the outcome. start: bytes of all batches before it.
-    whole: the batch that it was split from; None: it was not. send_at, sequence and the later
+    thread: the sender's, which must not wait for it. whole: the batch that it was split from; None:
+    it was not. send_at, sequence and the later
     fields belong to `InFlightBatches`.
     """
 
@@ -72,6 +73,7 @@ class Batch:
         "sequence",
         "size",
         "start",
+        "thread",
         "tokens",
         "unanswered",
         "values",
@@ -84,11 +86,13 @@ class Batch:
         deadline: float,
         hurry: Callable[[Batch], object] = lambda _: None,
         start: int = 0,
+        thread: int = 0,
     ) -> None:
         self.due = due
         self.deadline = deadline
         self.hurry = hurry
         self.start = start
+        self.thread = thread
         self.is_announced = False
         self.is_sealed = False
         self.whole: Batch | None = None
@@ -281,6 +285,7 @@ class RecordAccumulator:
 
     batch_bytes: the largest batch; its owner sets it anew when the connection changes. releases:
     counts the batches that are done. wake: called when the sender has something new to look at.
+    thread: the sender's.
     linger, delivery_timeout: seconds.
     """
 
@@ -293,6 +298,7 @@ class RecordAccumulator:
         delivery_timeout: float,
         clock: Callable[[], float],
         wake: Callable[[], None],
+        thread: int = 0,
     ) -> None:
         self.batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
@@ -300,6 +306,7 @@ class RecordAccumulator:
         self._timeout = delivery_timeout
         self._clock = clock
         self._wake = wake
+        self._thread = thread
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[Batch] = deque()
@@ -448,7 +455,7 @@ class RecordAccumulator:
         self._seal()
         now = self._clock()
         newest = self._queue[-1] if self._queue else self._taken
-        batch = Batch(now + self._linger, now + self._timeout, self.hurry, newest.end)
+        batch = Batch(now + self._linger, now + self._timeout, self.hurry, newest.end, self._thread)
         self._queue.append(batch)
         return batch
 

@@ -149,6 +149,7 @@ class Sender:
             delivery_timeout=options.delivery_timeout,
             clock=self._loop.time,
             wake=self._wake,
+            thread=self._loop_thread,
         )
         self._compression = _COMPRESSIONS[options.compression]
         self._in_flight = self._new_in_flight()

@@ -14,6 +14,7 @@ With a cursor it resumes where the last consumer of that cursor stopped, and com
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -24,7 +25,7 @@ from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.reading.byte_budget import ByteBudget
 from jetstream_client.reading.cursor import CHECKPOINT_SECONDS, ConsumerCursor
 from jetstream_client.reading.deserializers import Deserializers
-from jetstream_client.reading.fetch_buffer import Course, FetchBuffer
+from jetstream_client.reading.fetch_buffer import NOTHING, Course, FetchBuffer
 from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.transport.cursors import is_passing
 from jetstream_client.transport.recovery import Caller, Recovery, recovery
@@ -116,6 +117,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         budget: ByteBudget | None = None,
         leave: Callable[[], None] | None = None,
     ) -> None:
+        _LIVING.add(self)
         self._fetch = fetch
         self._leave = leave
         self._resolve = resolve
@@ -548,6 +550,19 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         if ahead is not None:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
+
+
+_LIVING: weakref.WeakSet[AsyncConsumer[Any, Any]] = weakref.WeakSet()
+
+
+def _is_fork() -> None:
+    """What was fetched is for the parent to hand out."""
+    for consumer in _LIVING:
+        consumer.buffer.front = NOTHING
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_is_fork)
 
 
 async def _checkpoint_on_and_on(reference: weakref.ref[AsyncConsumer[Any, Any]]) -> None:

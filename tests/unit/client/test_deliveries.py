@@ -12,7 +12,7 @@ import pytest
 
 from jetstream_client.publishing.deliveries import Delivery
 from jetstream_client.publishing.record_accumulator import Batch
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from tests.support.loops import on_loop
 from tests.unit.client.test_handing_out import Interrupts
 
@@ -87,6 +87,19 @@ def test_a_failure_is_seen_by_who_waits_though_another_thread_gives_up() -> None
     waits.join(PATIENCE_SECONDS)
     assert len(seen) == 1
     assert batch.asked
+
+
+@on_loop
+async def test_who_would_wait_in_the_thread_that_sends_is_told_so() -> None:
+    batch, delivery = delivered()
+    batch.thread = threading.get_ident()
+    with pytest.raises(InvalidRequestError, match="await the delivery"):
+        delivery.result()
+    assert not batch.asked
+    asyncio.get_running_loop().call_soon(batch.future.set_exception, UnavailableError("no leader"))
+    with pytest.raises(UnavailableError):
+        await delivery
+    assert isinstance(delivery.exception(), UnavailableError)
 
 
 @on_loop
