@@ -14,7 +14,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -127,6 +127,10 @@ class LoopThread:
                 coroutine.close()
                 raise
             failure = error
+        except CancelledError:
+            if not self._closed:
+                raise
+            failure = ClientClosedError(_CLOSED)
         except BaseException:
             # Of the coroutine's own errors this is none of our business; it is done then.
             self._cancel(coroutine)

@@ -32,6 +32,7 @@ from jetstream_client.transport.recovery import Caller, Recovery, recovery
 from jetstream_client.values.positions import Position, check_offset
 from jetstream_client.values.type_variables import K, Typed, V
 from jetstream_protocol.errors import (
+    InternalError,
     InvalidRequestError,
     JetstreamError,
     OffsetOutOfRangeError,
@@ -578,5 +579,8 @@ async def _checkpoint_on_and_on(reference: weakref.ref[AsyncConsumer[Any, Any]])
                 await consumer.fail(error)
                 return
             logger.warning("cursor not committed: %s; trying again", error.message)
+        except Exception as error:  # noqa: BLE001  a bug of ours must not leave it without commits
+            await consumer.fail(InternalError(f"committing failed: {error!r}"))
+            return
         del consumer
         await asyncio.sleep(CHECKPOINT_SECONDS)

@@ -27,7 +27,12 @@ from jetstream_client.reading.deserializers import Deserializers, text_of
 from jetstream_client.reading.messages import Messages
 from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.values.type_variables import K, V
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.errors import (
+    InternalError,
+    InvalidRequestError,
+    JetstreamError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -249,6 +254,9 @@ class AsyncTable(Rows[K, V], AsyncClosing):
                 self.trouble = error
                 await asyncio.sleep(_RETRY_SECONDS * (0.5 + random.random()))
                 continue
+            except Exception as error:  # noqa: BLE001  a bug of ours must not leave it out of date
+                self._end(InternalError(f"following the stream failed: {error!r}"))
+                return
             if messages is None:
                 self._end(InvalidRequestError("the table is closed"))
                 return

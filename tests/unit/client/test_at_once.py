@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
+from unittest.mock import AsyncMock
 
 import pytest
 
 from jetstream_client import (
+    InternalError,
     InvalidRequestError,
     Message,
     Messages,
@@ -158,6 +160,25 @@ async def test_who_waits_for_a_paused_consumer_hears_that_its_cursor_is_anothers
     await consumer.fail(PreconditionFailedError("another has it"))
     with pytest.raises(PreconditionFailedError):
         await asyncio.wait_for(reading, PATIENCE_SECONDS)
+
+
+@on_loop
+async def test_a_bug_in_a_commit_or_a_reading_ends_them_with_an_error() -> None:
+    cursor: Any = Cursor()
+    cursor.commit = AsyncMock(side_effect=ValueError("a bug"))
+    consumer = Log().consume(cursor=cursor)
+    await consumer.begin()
+    await asyncio.sleep(0.01)
+    with pytest.raises(InternalError, match="a bug"):
+        await anext(consumer)
+    source: Any = Endless()
+    source.next_messages = cursor.commit
+    table = table_of(source)
+    await table.begin()
+    await asyncio.sleep(0.01)
+    with pytest.raises(InternalError, match="a bug"):
+        table.snapshot()
+    await table.aclose()
 
 
 @on_loop

@@ -10,13 +10,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from jetstream_client import InvalidRequestError, NoStreamError
+from jetstream_client._closing import ClientClosedError
 from jetstream_client._loop_thread import LoopThread
 
 WAITS_FOR_EVER = """
@@ -162,13 +162,34 @@ def test_our_errors_show_nothing_of_what_is_inside(caplog: pytest.LogCaptureFixt
     assert "in inside" in caplog.text
 
 
+def test_a_call_that_waits_as_it_is_closed_hears_of_that() -> None:
+    thread, waits, heard = LoopThread(), threading.Event(), list[BaseException]()
+
+    async def wait() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            thread.run(wait())
+        except BaseException as error:  # noqa: BLE001  looked at below
+            heard.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    assert waits.wait(10.0)
+    thread.close()
+    caller.join(10.0)
+    assert [type(error) for error in heard] == [ClientClosedError]
+
+
 def test_no_call_hangs_that_comes_as_it_is_closed() -> None:
     for _ in range(20):
         thread = LoopThread()
         thread.run(asyncio.sleep(0))
 
         def call(thread: LoopThread = thread) -> None:
-            with suppress(InvalidRequestError, CancelledError):
+            with suppress(InvalidRequestError):
                 while True:
                     thread.run(asyncio.sleep(0))
 
