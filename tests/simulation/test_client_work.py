@@ -87,10 +87,11 @@ def a_member_goes_on_after_its_session(patch: Patch) -> None:
 
 
 def what_was_taken_away_meanwhile_is_begun(patch: Patch) -> None:
-    async def take(self: AsyncGroupConsumer, part: Part, since: int) -> None:
+    def take(self: AsyncGroupConsumer, part: Part, since: int) -> bool:
         part.consumer.failures_told_to(self._part_has_failed)
         self._parts[part.stream_id] = part
         self._untold.append(part)
+        return True
 
     patch.setattr(AsyncGroupConsumer, "_take", take)
 

@@ -86,6 +86,7 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
         self._parts: dict[int, Part[V, K]] = {}
         self._turns = Beginnings()
         self._beginning: dict[int, Beginning] = {}
+        self._unwanted: list[asyncio.Task[Part[V, K]]] = []  # of these, that are not ended yet
         self._must_begin = False  # One of these has ended, or it is time to begin others.
         self._alarm: asyncio.TimerHandle | None = None
         self._untold: list[Part[V, K]] = []  # for which `on_assigned` has not returned yet
@@ -356,30 +357,41 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
                 failures[number] = error
                 group = self._membership.group
                 logger.warning("consumer group %r: stream %d not begun: %s", group, number, error)
-            elif not task.cancelled():
-                await self._take(task.result(), since)
+            elif not task.cancelled() and not self._take(task.result(), since):
+                self._unwanted.append(task)
+        await self._end_unwanted()
         return failures
 
-    async def _take(self, part: Part[V, K], since: int) -> None:
-        """Read a stream that has begun. **safety** What is assigned meanwhile counts: a stream that
-        was taken away was another member's, and its position has moved on, even if it is this
-        one's again. One that stayed is taken, however often the others change."""
+    def _take(self, part: Part[V, K], since: int) -> bool:
+        """Read a stream that has begun; False: it is unwanted. **safety** What is assigned
+        meanwhile counts: a stream that was taken away was another member's, and its position has
+        moved on, even if it is this one's again. One that stayed is taken, however often the others
+        change."""
         membership, number = self._membership, part.stream_id
         membership.check_lease()
         if self._closed or membership.assigned_since.get(number) != since:
-            await part.close(commit=False)
-            return
+            return False
         self._parts[number] = part
         self._untold.append(part)
         part.consumer.failures_told_to(self._part_has_failed)
+        return True
 
     async def _stop_beginning(self, numbers: Sequence[int]) -> None:
         tasks = [self._beginning.pop(number).task for number in numbers]
         for task in tasks:
             task.cancel()
-        for found in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(found, Part):
-                await found.close(commit=False)
+        self._unwanted += tasks
+        await self._end_unwanted()
+
+    async def _end_unwanted(self) -> None:
+        """A call that is cancelled leaves the rest to the next one."""
+        while self._unwanted:
+            task = self._unwanted[0]
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None:
+                await task.result().close(commit=False)
+            if task in self._unwanted:
+                self._unwanted.remove(task)
 
     def _part_has_failed(self) -> None:
         self._has_failed = True
@@ -501,8 +513,9 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
             await self._stop_beginning(list(self._beginning))
             await self._let_go(parts, commit=not self._membership.is_lost)
         finally:
-            try:
-                await self._close(self.parts, commit=False)  # What a cancelled call has left.
+            try:  # What a cancelled call has left.
+                await self._end_unwanted()
+                await self._close(self.parts, commit=False)
             finally:
                 is_answered = not any(part.consumer.is_unanswered for part in parts)
                 try:

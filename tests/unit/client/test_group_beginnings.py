@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -219,7 +220,7 @@ async def test_what_has_begun_and_failed_before_it_was_taken_is_noticed() -> Non
     await consumer.begin()
     part = await consumer._begin_part(1)
     await part.consumer.fail(UnavailableError("its first commit has failed"))
-    await consumer._take(part, member.membership.generation)
+    assert consumer._take(part, member.membership.generation)
     assert consumer.must_adjust
     with pytest.raises(UnavailableError, match="its first commit"):
         await anext(consumer)
@@ -244,3 +245,36 @@ async def test_start_is_for_the_streams_with_which_the_group_began(
     streams = [SimpleNamespace(id=number) for number in (1, 2, 9)]
     monkeypatch.setattr(client, "list_streams", AsyncMock(return_value=streams))
     assert await client._newest_stream("workers", "jobs") == newest
+
+
+@pytest.mark.parametrize("steps", range(6))
+@on_loop
+async def test_a_call_that_is_cancelled_as_it_ends_a_beginning_leaves_nothing_behind(
+    steps: int,
+) -> None:
+    """The stream was taken away, and its beginning has succeeded all the same."""
+    member = Member()
+    member.coordinator.assigned = [1, 2]
+    cursor: Any = member.cursors[2]
+    is_asked = asyncio.Event()
+
+    async def open_() -> None:
+        is_asked.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    cursor.open = open_
+    before = asyncio.all_tasks()
+    reading = asyncio.ensure_future(anext(member.consumer))
+    await is_asked.wait()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    member.membership.assigned_since = {1: 1}
+    member.membership._compare()
+    reading = asyncio.ensure_future(anext(member.consumer))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await member.consumer.aclose()
+    assert asyncio.all_tasks() == before
