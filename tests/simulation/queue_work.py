@@ -328,6 +328,9 @@ class Led:
     def high_watermark(self) -> int:
         return len(self._records)
 
+    def check_readable(self) -> None:
+        """It always is."""
+
     def add_waiter(self, look: Callable[[], None]) -> None:
         if look not in self._waiters:
             self._waiters.append(look)
