@@ -136,7 +136,9 @@ async def _until_all_is_done(client: NatsClient, reader: Reader) -> None:
     async with asyncio.timeout(60):
         while True:
             info = await answer(client, f"CONSUMER.INFO.work.{reader.durable}")
-            if not info["num_ack_pending"] and not info["num_pending"]:
+            if "error" in info:  # There is no leader yet, or it does not answer in time.
+                assert info["error"]["err_code"] == 10008, info
+            elif not info["num_ack_pending"] and not info["num_pending"]:
                 return
             await asyncio.sleep(0.05)
 
