@@ -99,3 +99,11 @@ def test_the_link_to_the_file_of_contexts_stays_one(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert ContextFile(target).current == "one"
+
+
+def test_a_dash_is_standard_output(
+    server: ServerProcess, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert '"value":"a value"' in write(server, "jsonl", stream, Path("-"))
+    assert not (tmp_path / "-").exists()

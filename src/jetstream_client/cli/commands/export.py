@@ -53,7 +53,9 @@ def export(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file; default: standard output.", dir_okay=False),
+        typer.Option(
+            "--output", "-o", help="The file; default, or -: standard output.", dir_okay=False
+        ),
     ] = None,
     from_: positions.From = "earliest",
     to: positions.To = "latest",
@@ -75,6 +77,7 @@ def export(
 
       jetstream export orders --from -1000 | jq .value
     """
+    output = None if output == Path("-") else output
     form = format_ or _format_of(output)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
     with interrupts.interrupted_once(), cli.client() as client:
