@@ -282,8 +282,9 @@ class AsyncClient(
     # Living.
 
     async def aclose(self) -> None:
-        """Send what was published, commit what consumers are done with, then close every
-        connection. Idempotent. Raises what a consumer's `aclose` does."""
+        """Commit what consumers are done with, end publishers that are still open (what they have
+        not sent fails: close them before), then close every connection. Idempotent.
+        Raises what a consumer's `aclose` does."""
         self._control.home.here()
         self._closed = True
         async with AsyncExitStack() as closing:  # Closes all, whatever fails.

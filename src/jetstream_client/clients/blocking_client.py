@@ -198,9 +198,10 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
         )
 
     def close(self) -> None:
-        """Send what was published, commit what consumers are done with, close every connection, and
-        end the client's thread. Idempotent: while another thread closes it, waits for that one; a
-        listener, callback or handler, for which that one may wait, does not.
+        """Commit what consumers are done with, end publishers that are still open (what they have
+        not sent fails: close them before), close every connection, and end the client's thread.
+        Idempotent: while another thread closes it, waits for that one; a listener, callback or
+        handler, for which that one may wait, does not.
 
         Raises what a consumer's `close` does, and InvalidRequestError in the client's own thread.
         """
