@@ -26,15 +26,13 @@ from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
 from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.follow import Follow, Following
-from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.cursors.coordinator import Heartbeat
 from tests.simulation import client_work
 from tests.simulation.runner import CLIENTS, Totals, run_clients, run_seeds, story
 from tests.simulation.test_group_work import any_heartbeat_releases
 
-SEEDS = [*range(7), 8100214]
-"""The last one: a refusal that was repeated took a message from another worker."""
+SEEDS = range(7)
 MUTANT_SEEDS = 1_000
 
 Patch = pytest.MonkeyPatch
@@ -246,10 +244,6 @@ def what_the_leader_does_not_know_was_heard(patch: Patch) -> None:
     patch.setattr(AsyncQueueMessage, "ack", heard)
 
 
-def a_refusal_counts_whenever_it_comes(patch: Patch) -> None:
-    patch.setattr(Deliveries, "_at", lambda self, offset, delivery: self.open.get(offset))
-
-
 class Mutant(NamedTuple):
     """seed: the recorded one, in which it dies, tried first. why: what it then breaks."""
 
@@ -291,7 +285,6 @@ MUTANTS = [
     Mutant(what_waits_in_a_reader_is_not_extended, 31, "which waits in"),
     Mutant(an_ack_is_answered_before_it_is_kept, 25, "comes again, and was done"),
     Mutant(what_the_leader_does_not_know_was_heard, 6, "comes again, and was done"),
-    Mutant(a_refusal_counts_whenever_it_comes, 8100214, "which waits in"),
 ]
 
 
