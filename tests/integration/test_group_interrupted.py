@@ -41,7 +41,7 @@ POINTS = [
         Client.consume_group,
     )
     for number in lines_of(function)
-    if function is not LoopThread.run or number not in lines_of(function)[:3]
+    if function is not LoopThread.run or number not in lines_of(function)[:4]
 ]
 """Before the call has begun, Python only complains that it was never awaited."""
 
