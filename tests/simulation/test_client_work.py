@@ -256,12 +256,12 @@ TWO_READ = "and member \\d+ read stream"
 NO_SESSION = "reads without a session"
 
 MUTANTS = [
-    Mutant(batches_come_without_a_look_at_the_session, 39, NO_SESSION),
+    Mutant(batches_come_without_a_look_at_the_session, 43, NO_SESSION),
     Mutant(what_was_handed_out_last_is_done, 0, "are passed over"),
     Mutant(a_member_goes_on_after_its_session, 0, NO_SESSION),
     Mutant(what_was_taken_away_meanwhile_is_begun, 18, TWO_READ),
     Mutant(it_says_that_it_holds_what_it_was_told_to, 0, "says that it holds"),
-    Mutant(a_first_heartbeat_takes_a_name, 4, "takes the name"),
+    Mutant(a_first_heartbeat_takes_a_name, 14, "takes the name"),
     Mutant(a_commit_follows_any_other, 1, "a position goes back"),
     Mutant(a_commit_follows_any_other, 12, "alone: who was replaced commits"),
     Mutant(a_reader_is_done_with_what_it_has_begun, 4, "alone: records .* are passed over"),
@@ -269,7 +269,7 @@ MUTANTS = [
     Mutant(a_processing_is_done_with_what_it_has_read, 20, "are passed over"),
     Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),
     Mutant(any_heartbeat_releases, 54, TWO_READ),
-    Mutant(a_commit_waits_for_the_calls_before_it, 182, "has closed its client"),
+    Mutant(a_commit_waits_for_the_calls_before_it, 1, "has closed its client"),
     Mutant(what_was_doubtful_was_refused, 7, "was refused, and is stored"),
     Mutant(a_message_without_an_id_is_sent_again, 7, "a message is stored twice"),
     Mutant(ids_are_remembered_for_ever, 20, "a message is stored twice"),
@@ -277,7 +277,7 @@ MUTANTS = [
     Mutant(the_answer_of_another_cluster_counts, 5, "acknowledged, and not stored"),
     Mutant(an_output_is_not_waited_for, 33, "are passed over"),
     Mutant(a_dead_letter_is_not_waited_for, 17, "are passed over"),
-    Mutant(each_try_has_an_id_of_its_own, 20, "' is stored twice"),
+    Mutant(each_try_has_an_id_of_its_own, 17, "' is stored twice"),
     Mutant(a_silent_server_is_waited_for, 38, "never handled"),
     Mutant(only_the_newest_that_has_come_is_taken, 22, "goes on at|passed over"),
     Mutant(a_follow_is_read_wherever_it_stands, 11, "goes on at|passed over"),
