@@ -403,12 +403,15 @@ def test_what_is_not_acknowledged_in_time_is_unknown_and_the_next_goes_on(
         assert stored[:last] in ([], [b"perhaps"])  # However often it was sent.
 
 
-def test_closing_the_client_ends_its_publishers(server: ServerProcess) -> None:
+def test_closing_the_client_ends_its_publishers(
+    server: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
     client = Client(server.grpc)
     client.create_stream("closing", "closing.>")
     publisher = client.publisher("closing.x", linger=30)
     delivery = publisher.send(b"1")
     client.close()
+    assert "the publisher to 'closing.x' ends with" in caplog.text
     with pytest.raises(UnavailableError, match="closed"):
         delivery.result(30)
     with pytest.raises(UnavailableError, match="closed"):

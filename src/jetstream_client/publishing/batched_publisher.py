@@ -241,5 +241,10 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
         if self._senders is not None:
+            if self.buffered_bytes:
+                logger.warning(
+                    "the publisher to %r ends with %d bytes that are not acknowledged: %s",
+                    self.subject, self.buffered_bytes, error.message,
+                )  # fmt: skip
             await self._senders.stop(error)
         self._running.discard(self)
