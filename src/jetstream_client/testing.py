@@ -345,7 +345,7 @@ def _program_path(name: str) -> str:
 def _free_ports(count: int) -> int:
     """The first of `count` consecutive loopback ports that are free now."""
     for _ in range(100):
-        base = random.randrange(20_000, 32_000)  # Below the ports systems give to clients.
+        base = random.randrange(13_000, 20_000)  # Below the ports systems give to clients.
         if all(map(_is_free, range(base, base + count))):
             return base
     raise RuntimeError(f"no {count} consecutive free ports on {_HOST}")

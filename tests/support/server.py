@@ -21,7 +21,7 @@ READY_SECONDS = 60.0
 PORTS_PER_NODE = 5
 
 
-# Below Linux's ephemeral range.
+# Below Linux's ephemeral range, and above the ports that jetstream_client.testing takes.
 _PORTS_FROM = 20_000
 _PORTS_HERE = 12_000
 _given: deque[int] = deque(maxlen=500)
