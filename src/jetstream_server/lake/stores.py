@@ -42,10 +42,10 @@ class StoreMissingError(StoreError, FileNotFoundError):
     """There is no object of that name."""
 
 
-def is_alike(one: str, other: str) -> bool:
-    """Whether two reasons differ only in words with digits: which object it was, by its random
-    name, and how long the request took."""
-    return _WITH_DIGITS.sub("#", one) == _WITH_DIGITS.sub("#", other)
+def is_alike(before: str | None, reason: str) -> bool:
+    """Whether there was a reason before, and this one differs only in words with digits: which
+    object it was, by its random name, and how long the request took."""
+    return before is not None and _WITH_DIGITS.sub("#", before) == _WITH_DIGITS.sub("#", reason)
 
 
 class Listed(NamedTuple):

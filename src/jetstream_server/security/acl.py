@@ -102,11 +102,9 @@ class AclRule:
         """Whether the rule applies to the stream. A rule for the cluster always applies."""
         if self.is_for_cluster:
             return True
-        if not name_matches(self.stream, name):
-            return False
         if self.allow:
-            return subjects.covers(self.subject, subject)
-        return subjects.overlaps(self.subject, subject)
+            return name_matches(self.stream, name) and subjects.covers(self.subject, subject)
+        return self.is_about(name, subject)
 
     def is_about(self, name: str, subject: str) -> bool:
         """Whether the rule is for some of the stream's subjects."""

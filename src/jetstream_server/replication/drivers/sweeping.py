@@ -126,7 +126,7 @@ class Sweeping:
             self.failures += 1
             reason = str(error) or type(error).__name__
             before, self._reasons[stream_id] = self._reasons.get(stream_id), reason
-            if before is None or not is_alike(before, reason):
+            if not is_alike(before, reason):
                 logger.warning("lake_sweep_failed", stream_id=stream_id, reason=reason)
 
     async def sweep_now(self, replica: Replica, *, dry_run: bool) -> list[tuple[str, int]]:

@@ -270,7 +270,7 @@ class Uploading(RoleListener):
         self.counters.failures += 1
         self._retry_at_us[replica] = MonotonicUs(self._clock() + RETRY_US)
         before, self._reasons[replica] = self._reasons.get(replica), reason
-        if before is None or not is_alike(before, reason):
+        if not is_alike(before, reason):
             logger.warning("lake_copy_failed", stream=replica.stream.full_name, reason=reason)
 
     async def _trim(self, replica: Replica, leader_epoch: LeaderEpoch) -> bool:
