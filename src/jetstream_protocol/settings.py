@@ -9,6 +9,7 @@ and are written by hand; a test compares them.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from enum import Enum
 
@@ -59,11 +60,12 @@ class Setting:
     set_last: bool = False
     after: str = ""
     unit: str = ""
+    field: str = dataclasses.field(init=False)
+    """Its name in metadata and messages, which says the unit."""
 
-    @property
-    def field(self) -> str:
-        """Its name in metadata and messages, which says the unit."""
-        return f"{self.name}_us" if self.kind is Kind.DURATION else self.name
+    def __post_init__(self) -> None:
+        unit = "_us" if self.kind is Kind.DURATION else ""
+        object.__setattr__(self, "field", self.name + unit)
 
     @property
     def type_name(self) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.client.proposal import Proposal
-from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import Proposal, RaftMetadataLog
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.state.command_json import Command

@@ -6,7 +6,6 @@ output.py does the same for what is written past structlog.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections import deque
@@ -66,18 +65,14 @@ def _never_raising(number: int) -> type[structlog.typing.BindableLogger]:
 
 class RecentLog:
     """The last lines of this process's log, as JSON, for `jetstream debug bundle`. A structlog
-    processor that changes nothing."""
+    processor that changes nothing; it comes after the renderer of JSON."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=RECENT_LINES_MAX)
 
-    def __call__(
-        self, logger: Any, method: str, event: structlog.types.EventDict
-    ) -> structlog.types.EventDict:
-        shown = {name: value for name, value in event.items() if not name.startswith("_")}
-        line = json.dumps(structlog.processors.format_exc_info(logger, method, shown), default=repr)
+    def __call__(self, logger: Any, method: str, line: Any) -> Any:
         self._lines.append(line[:RECENT_LINE_LENGTH_MAX])
-        return event
+        return line
 
     def lines(self) -> list[str]:
         """The lines, the oldest first."""
@@ -86,6 +81,23 @@ class RecentLog:
 
 RECENT = RecentLog()
 """One for the process, because logging is the process's too."""
+
+_AS_JSON: tuple[structlog.types.Processor, ...] = (
+    structlog.processors.format_exc_info,
+    structlog.processors.JSONRenderer(),
+    RECENT,
+)
+
+
+def _keep_as_json(
+    logger: Any, method: str, event: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    """A processor for a terminal, which is shown coloured text instead."""
+    rendered: Any = dict(event)
+    for processor in _AS_JSON:
+        rendered = processor(logger, method, rendered)
+    return event
+
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -101,12 +113,9 @@ def configure(level: str) -> bool:
         structlog.processors.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        RECENT,
     ]
-    renderers: list[structlog.types.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
-        if on_terminal
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    renderers: tuple[structlog.types.Processor, ...] = (
+        (_keep_as_json, structlog.dev.ConsoleRenderer()) if on_terminal else _AS_JSON
     )
     structlog.configure(
         processors=[*shared, *renderers],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.client.proposal import PATIENCE_SECONDS
+from jetstream_server.metadata.client.raft_metadata_log import PATIENCE_SECONDS
 from jetstream_server.metadata.state.commands import ReassignStream
 from jetstream_server.metadata.state.streams import StreamMetadata
 from tests.simulation.scenarios.scenario import Scenario

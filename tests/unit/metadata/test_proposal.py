@@ -13,7 +13,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.metadata.client.proposal import Proposal
+from jetstream_server.metadata.client.raft_metadata_log import Proposal
 from jetstream_server.metadata.state.commands import CreateStream, DeleteStream
 from jetstream_server.metadata.state.results import SPAN
 

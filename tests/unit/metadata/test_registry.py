@@ -232,6 +232,27 @@ class TestDeduplication:
         cluster.registry = restored
         assert cluster.do(ClaimController(node_id=0), command_id=(incarnation, 0)) == first
 
+    def test_who_gets_a_result_cannot_change_what_is_kept(self) -> None:
+        cluster = Cluster()
+        incarnation = cluster.register(0)
+        first = cluster.do(ClaimController(node_id=0), command_id=(incarnation, 0))
+        kept = dict(first)
+        for _ in range(2):
+            again = cluster.do(ClaimController(node_id=0), command_id=(incarnation, 0))
+            assert again == kept
+            first.clear()
+            again.clear()
+
+    def test_a_captured_state_keeps_its_results_while_others_follow(self) -> None:
+        cluster = Cluster()
+        incarnation = cluster.register(0)
+        cluster.do(Barrier(), command_id=(incarnation, 0))
+        image, snapshot = cluster.registry.capture(), cluster.registry.snapshot()
+        cluster.do(Barrier(), command_id=(incarnation, 1))
+        assert image.encode() == snapshot != cluster.registry.snapshot()
+        head = json.loads(zlib.decompress(snapshot).split(b"\n")[0])
+        assert head["results"] == [[incarnation, 0, [[0, '{"revision":2}']]]]
+
 
 class TestController:
     def test_a_command_of_an_older_controller_is_refused(self) -> None:

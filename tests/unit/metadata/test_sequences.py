@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from jetstream_server.metadata.client.proposal import Sequences
+from jetstream_server.metadata.client.sequences import Sequences
 from jetstream_server.metadata.state.results import SPAN
 
 

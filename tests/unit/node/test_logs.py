@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import structlog
 from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.web import RequestPayloadError
 
-from jetstream_server.node.logs import configure
+from jetstream_server.node.logs import RECENT, configure
 from jetstream_server.node.output import LOST, LostLines, UnfailingOutput
 
 
@@ -59,6 +60,27 @@ def test_a_line_that_cannot_be_shown_does_not_disturb_whoever_logs_it(
     logger.info("shown")
     assert "shown" in capsys.readouterr().err
     assert LOST.count == before + 2
+
+
+@pytest.mark.parametrize("on_terminal", [False, True])
+def test_recent_lines_are_json_with_tracebacks_and_without_what_is_internal(
+    on_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: on_terminal)
+    assert configure("info")
+    structlog.get_logger("jetstream.test").info("ours", offset=7, of=Path("x"))
+    try:
+        raise RuntimeError("why")
+    except RuntimeError:
+        logging.getLogger("library").exception("theirs")
+    ours, theirs = map(json.loads, RECENT.lines()[-2:])
+    assert (ours["event"], ours["offset"], ours["logger"]) == ("ours", 7, "jetstream.test")
+    assert ours["of"] == repr(Path("x"))
+    assert theirs["event"] == "theirs"
+    assert "RuntimeError: why" in theirs["exception"]
+    assert not any(name.startswith("_") for name in theirs)
+    if not on_terminal:
+        assert capsys.readouterr().err.splitlines() == RECENT.lines()[-2:]
 
 
 def test_a_cut_line_does_not_spoil_the_next_one(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId
-from jetstream_server.metadata.client.proposal import Proposal
-from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import Proposal, RaftMetadataLog
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.isr_change import Outcome

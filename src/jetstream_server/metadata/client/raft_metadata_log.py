@@ -6,14 +6,16 @@ The registry here is a copy that follows the member's changes. The values are sh
 locked, and code on the loop always sees whole revisions.
 
 Every command gets an id of this process, so that repeating it is harmless; proposals.py says how a
-proposal ends. A process must register first. Before that it may only propose commands that can be
-repeated without harm (operations.REPEATABLE).
+proposal ends. Its outcome stays unknown while a copy of the command may be in flight. Callers that
+need the outcome propose the same command again (replication/core/isr_change.py). A second command
+with equal fields would be a different one: both could be applied. A process must register first.
+Before that it may only propose commands that can be repeated without harm (operations.REPEATABLE).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +27,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.client.proposal import PATIENCE_SECONDS, Proposal, Sequences
+from jetstream_server.metadata.client.sequences import Sequences
 from jetstream_server.metadata.client.watchers import Watcher, Watchers
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.extension import RaftThreadExtension
@@ -34,12 +36,59 @@ from jetstream_server.metadata.member.member_loop import News
 from jetstream_server.metadata.member.proposals import Outcome
 from jetstream_server.metadata.raft.status import MetadataStatus
 from jetstream_server.metadata.raft.voter_change import Verdict
-from jetstream_server.metadata.state.command_json import Command
+from jetstream_server.metadata.state.command_json import Command, encode_command
 from jetstream_server.metadata.state.commands import VOTERS_LEVEL, Barrier, RegisterNode
 from jetstream_server.metadata.state.operations import REPEATABLE, check_feature
-from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.registry import Registry, check_result
 
 NOT_STARTED = "the metadata log has not started"
+PATIENCE_SECONDS = 5.0
+"""How long a proposal waits by default. An election takes about one; two in a row are rare."""
+
+
+class Proposal:
+    """A command and its id, until its outcome is known. Made by `RaftMetadataLog.prepare`.
+
+    text: the command with its id, as it was first proposed; "" before. term: for a controller's
+    decision, the term in which it was made; it enters the log in that term or not at all.
+    controller_epoch: the claim under which it was made (registry.py). is_void: no copy of it can
+    take effect any more, although one may have: this process has proposed so much since that the
+    group has forgotten the id. The effect of such a copy is applied here by then.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        submit: Callable[[Proposal, float], Awaitable[dict[str, Any]]],
+        term: int | None = None,
+        controller_epoch: int | None = None,
+    ) -> None:
+        self.text = ""
+        self.term = term
+        self.is_void = False
+        self._command = command
+        self._controller_epoch = controller_epoch
+        self._submit = submit
+
+    def number(self, incarnation: int | str, sequence: int) -> None:
+        """Give the command its id."""
+        assert not self.text, "a command has one id"
+        self.text = encode_command(
+            self._command,
+            controller_epoch=self._controller_epoch,
+            command_id=(incarnation, sequence),
+        )
+
+    async def submit(self, patience: float = PATIENCE_SECONDS) -> dict[str, Any]:
+        """Propose the command, and return its result, whichever copy was applied. Raises the errors
+        of `RaftMetadataLog.propose`. May be called again after it has ended."""
+        result = await self._submit(self, patience)
+        try:
+            return check_result(result)
+        except UnknownOutcomeError:
+            # This is the answer of the log itself (results.py): every later copy gets the same.
+            self.is_void = True
+            raise
 
 
 class RaftMetadataLog:

@@ -21,7 +21,7 @@ from jetstream_server.metadata.state.tables import Tables
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`result` goes to the proposer, and is kept as JSON; `changes` are committed, then shown to
+    """`result` goes to the proposer, and is kept; `changes` are committed, then shown to
     watchers."""
 
     result: dict[str, Any] = field(default_factory=dict)

@@ -180,7 +180,7 @@ class Registry(Tables):
                 "deleted": list(self.deleted),
                 **({"deleted_lakes": lakes} if lakes else {}),
                 "reports": [[key, *self.reports[key]] for key in sorted(self.reports)],
-                "results": self._results.to_list(),
+                "results": self._results.copy(),
                 **security,
                 **activity,
             },
@@ -251,7 +251,7 @@ def _registry_from(snapshot: bytes) -> Registry:
         for stream_id, *reports in image.head["reports"]:
             standing = tuple((node_id, at_us) for node_id, at_us in reports)
             changes.append(LeaderReported(StreamId(stream_id), standing))
-        registry._results = ResultWindows.from_list(image.head["results"])
+        registry._results = image.head["results"]
         registry.commit(changes)
         registry.check_understood()
         registry.capture()  # What cannot be ordered could not be written again.

@@ -8,6 +8,7 @@ and an unknown one that is SPAN or more behind the newest is a late copy: it is 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from jetstream_protocol import bounded_json
@@ -28,7 +29,7 @@ class ResultWindows:
         self._windows: dict[int, _Window] = {}
 
     def open(self, incarnation: int) -> None:
-        self._windows[incarnation] = _Window()
+        self._windows[incarnation] = _Window(-1, {})
 
     def close(self, incarnation: int) -> None:
         self._windows.pop(incarnation, None)
@@ -47,38 +48,47 @@ class ResultWindows:
             raise UnknownOutcomeError(
                 f"command {sequence} of incarnation {incarnation} is too old to tell its outcome"
             )
-        return None if result is None else bounded_json.loads(result)
+        return None if result is None else dict(result)
 
     def add(self, incarnation: int, sequence: int, result: dict[str, Any]) -> None:
         window = self._windows.get(incarnation)
         if window is None:  # The command itself ended its incarnation.
             return
-        window.results[sequence] = json.dumps(result, separators=(",", ":"))
+        window.results[sequence] = dict(result)
         window.newest = max(window.newest, sequence)
         if len(window.results) > WINDOW:
             del window.results[next(iter(window.results))]
 
+    def copy(self) -> ResultWindows:
+        """The same results, which may be written while this one goes on."""
+        copied = ResultWindows()
+        for incarnation, window in self._windows.items():
+            copied._windows[incarnation] = _Window(window.newest, dict(window.results))
+        return copied
+
     def to_list(self) -> list[Any]:
+        """As a snapshot has them: each result is text of JSON."""
         return [
-            [incarnation, window.newest, list(window.results.items())]
-            for incarnation, window in sorted(self._windows.items())
+            [run, window.newest, [(at, _as_text(each)) for at, each in window.results.items()]]
+            for run, window in sorted(self._windows.items())
         ]
 
     @classmethod
     def from_list(cls, values: list[Any]) -> ResultWindows:
         windows = cls()
         for incarnation, newest, items in values:
-            window = _Window()
-            window.newest = newest
-            window.results.update(items)
-            windows._windows[incarnation] = window
+            results = {sequence: bounded_json.loads(text) for sequence, text in items}
+            windows._windows[incarnation] = _Window(newest, results)
         return windows
 
 
+@dataclass(slots=True)
 class _Window:
-    __slots__ = ("newest", "results")
+    """results: by sequence, in the order of application: the first is the next to be forgotten."""
 
-    def __init__(self) -> None:
-        self.newest = -1
-        # As JSON, by sequence, in the order of application: the first is the next to be forgotten.
-        self.results: dict[int, str] = {}
+    newest: int
+    results: dict[int, dict[str, Any]]
+
+
+def _as_text(result: dict[str, Any]) -> str:
+    return json.dumps(result, separators=(",", ":"))

@@ -14,6 +14,7 @@ from typing import Any
 from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import StorageError
 from jetstream_server.metadata.state.nodes import NodeMetadata
+from jetstream_server.metadata.state.results import ResultWindows
 from jetstream_server.metadata.state.streams import StreamMetadata
 
 FORMAT = 1
@@ -22,7 +23,8 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True)
 class StateImage:
     """A registry's state at one revision. Its values never change. Encoding it may take a tenth of
-    a second, in small steps that let other threads run."""
+    a second, in small steps that let other threads run. head: everything small, among it
+    `results`, the ResultWindows."""
 
     head: dict[str, Any]
     nodes: list[NodeMetadata]
@@ -30,7 +32,7 @@ class StateImage:
 
     def encode(self) -> bytes:
         lines = [
-            _encode({"format": FORMAT, **self.head}),
+            _encode({"format": FORMAT, **self.head, "results": self.head["results"].to_list()}),
             _encode([node.to_dict() for node in self.nodes]),
             *(_encode(stream.to_row()) for stream in self.streams),
         ]
@@ -46,6 +48,7 @@ class StateImage:
                 raise StorageError(
                     f"metadata snapshot of format {head['format']}; this software reads {FORMAT}"
                 )
+            head["results"] = ResultWindows.from_list(head["results"])
             return cls(
                 head=head,
                 nodes=[NodeMetadata.from_dict(values) for values in nodes],

@@ -21,8 +21,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.metadata.client.proposal import Proposal
-from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import Proposal, RaftMetadataLog
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.replication.core.isr_change import Outcome
 from jetstream_server.replication.core.liveness import Liveness
