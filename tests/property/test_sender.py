@@ -22,7 +22,12 @@ from jetstream_client.publishing.sender import PublisherOptions, Sender
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_protocol.batch import Batch as Decoded
 from jetstream_protocol.envelope import BatchEnvelope, parse
-from jetstream_protocol.errors import CODES, MessageTooLargeError, OutOfSequenceError
+from jetstream_protocol.errors import (
+    CODES,
+    MessageTooLargeError,
+    OutOfSequenceError,
+    StreamReadonlyError,
+)
 from jetstream_protocol.producer_batch import open_batch
 from tests.support.examples import scaled
 from tests.support.virtual_time import run_in_virtual_time
@@ -133,6 +138,8 @@ class Nats:
             self.later(delay, token, None)
         elif fate == "refused":
             self.later(delay, token, nack(UnavailableError("not now")))
+        elif fate == "readonly":
+            self.later(0.0, token, nack(StreamReadonlyError("not any more")))
         elif fate != "lost":
             found = parse(payload)
             assert isinstance(found, BatchEnvelope)

@@ -64,6 +64,10 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
+_FAILED_FLUSH_SECONDS = 1.0
+"""So long a client whose block has failed waits for what its publishers hold."""
+
+
 @with_one_name
 class AsyncClient(
     AsyncProcessing,
@@ -144,6 +148,7 @@ class AsyncClient(
         keep_freed_memory()
         self.config = config
         self._closed = False
+        self._flush_seconds = config.timeout
         self._events = ConnectionEvents(callbacks)
         self._control = ControlPlane(config, self._events)
         self._streams = Streams(self._control)
@@ -282,11 +287,16 @@ class AsyncClient(
     # Living.
 
     async def aclose(self) -> None:
-        """Commit what consumers are done with, end publishers that are still open (what they have
-        not sent fails: close them before), then close every connection. Idempotent.
-        Raises what a consumer's `aclose` does."""
-        self._control.home.here()
+        """Commit what consumers are done with, send what publishers that are still open hold, then
+        close every connection. Idempotent. Waits for the client's `timeout` at most: records that
+        are not acknowledged by then fail, which is logged. After an error in the block of `async
+        with`, publishers get a second for that.
+
+        Raises what the `aclose` of a consumer or publisher does."""
+        deadline = self._control.home.here().time() + self._flush_seconds
         self._closed = True
+        for publisher in self._publishers:
+            publisher.hurry()  # They send while consumers are closed.
         async with AsyncExitStack() as closing:  # Closes all, whatever fails.
             for part in (
                 self._events,
@@ -298,18 +308,18 @@ class AsyncClient(
                 self._direct,
             ):
                 closing.push_async_callback(part.close)
-            for publisher in list(self._publishers):
-                error = ClientClosedError("the client is closed")
-                closing.push_async_callback(publisher.abort, error)
+            # What members hand over when they leave is sent, too.
+            closing.push_async_callback(self._end_publishers, deadline)
             closing.push_async_callback(self._close_consumers)
 
     async def _close_consumers(self) -> None:
         """All at a time: their commits share a call, and its time limit."""
         consumers = [*self._consumers, *self._group_consumers, *self._queues]
-        closed = await asyncio.gather(*(c.aclose() for c in consumers), return_exceptions=True)
-        for failure in closed:
-            if failure is not None:
-                raise failure
+        await _all_of(each.aclose() for each in consumers)
+
+    async def _end_publishers(self, deadline: float) -> None:
+        error = ClientClosedError("the client is closed")
+        await _all_of(each.end(error, deadline) for each in list(self._publishers))
 
     async def __aenter__(self) -> Self:
         return self
@@ -320,4 +330,13 @@ class AsyncClient(
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self._flush_seconds = min(self._flush_seconds, _FAILED_FLUSH_SECONDS)
         await close_after(error, self.aclose())
+
+
+async def _all_of(closing: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """At a time. Raises the first failure once all have ended."""
+    for failure in await asyncio.gather(*closing, return_exceptions=True):
+        if failure is not None:
+            raise failure

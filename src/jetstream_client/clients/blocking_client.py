@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from jetstream_client._closing import Closing
@@ -113,6 +114,7 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
         self._reports_closed = callbacks.get("closed_cb") is not None
         self._choosing = threading.RLock()  # A signal handler may close it, too.
         self._closer: threading.Thread | None = None
+        self._error: BaseException | None = None  # of the block that is being left
         self._has_closed = threading.Event()
 
     def publisher(
@@ -198,12 +200,14 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
         )
 
     def close(self) -> None:
-        """Commit what consumers are done with, end publishers that are still open (what they have
-        not sent fails: close them before), close every connection, and end the client's thread.
-        Idempotent: while another thread closes it, waits for that one; a listener, callback or
-        handler, for which that one may wait, does not.
+        """Commit what consumers are done with, send what publishers that are still open hold, close
+        every connection, and end the client's thread. Idempotent: while another thread closes it,
+        waits for that one; a listener, callback or handler, for which that one may wait, does not.
+        Waits for the client's `timeout` at most: records that are not acknowledged by then fail,
+        which is logged. After an error in the block of `with`, publishers get a second for that.
 
-        Raises what a consumer's `close` does, and InvalidRequestError in the client's own thread.
+        Raises what the `close` of a consumer or publisher does, and InvalidRequestError in the
+        client's own thread.
         """
         if not self._thread.is_here:
             return
@@ -219,9 +223,21 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
             # Even if it is unused.
             must_report = self._reports_closed and not self._has_closed.is_set()
             if self._thread.is_running or must_report:
-                self._thread.run(self._client.aclose())
+                self._thread.run(self._client.__aexit__(None, self._error, None))
         finally:
             try:
                 self._thread.close()
             finally:
                 self._has_closed.set()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._error = error
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            self._error = None

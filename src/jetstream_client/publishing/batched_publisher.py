@@ -212,9 +212,8 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         """
         if self._senders is None:
             return
+        self.hurry()
         every = self._senders.all
-        for sender in every:
-            sender.buffer.seal()
         batches = [batch for sender in every for batch in sender.batches]
         if batches:
             outcomes = [asyncio.wrap_future(batch.future) for batch in batches]
@@ -222,16 +221,28 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         for sender in every:
             sender.raise_failure()
 
+    def hurry(self) -> None:
+        """Send what was added without lingering. Does not wait."""
+        for sender in () if self._senders is None else self._senders.all:
+            sender.buffer.seal()
+
     async def aclose(self) -> None:
         """Flush, and then take no more records. Idempotent."""
-        async with self._ending:  # Whoever closes it, too, waits until all is flushed.
-            if self._closing:
-                return
-            self._closing = True
-            try:
-                await self.flush()
-            finally:
-                await self.abort(InvalidRequestError("the publisher is closed"))
+        await self.end(InvalidRequestError("the publisher is closed"))
+
+    async def end(self, error: JetstreamError, deadline: float | None = None) -> None:
+        """The same; what is not acknowledged by the deadline, on the loop's clock, fails as with
+        `abort`."""
+        try:
+            # Whoever closes it, too, waits until all is flushed.
+            async with asyncio.timeout_at(deadline), self._ending:
+                if not self._closing:
+                    self._closing = True
+                    await self.flush()
+        except TimeoutError:
+            pass  # `abort` says what is left.
+        finally:
+            await self.abort(error)
 
     async def abort(self, error: JetstreamError) -> None:
         """End at once: deliveries of unsent records fail with `error`, and those of records that
@@ -241,10 +252,12 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
         if self._senders is not None:
-            if self.buffered_bytes:
+            self.hurry()
+            count = sum(len(batch) for each in self._senders.all for batch in each.batches)
+            if count:
                 logger.warning(
-                    "the publisher to %r ends with %d bytes that are not acknowledged: %s",
-                    self.subject, self.buffered_bytes, error.message,
+                    "the publisher to %r ends with %d records that are not acknowledged: %s",
+                    self.subject, count, error.message,
                 )  # fmt: skip
             await self._senders.stop(error)
         self._running.discard(self)
