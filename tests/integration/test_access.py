@@ -29,12 +29,12 @@ from jetstream_client import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import (
-    api_pb2_grpc,
     common_pb2,
     consumers_pb2,
     cursors_pb2,
     groups_pb2,
 )
+from jetstream_protocol.services import Stub
 from jetstream_server.node.bootstrap import Refused
 from jetstream_server.security import node_proof
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
@@ -637,7 +637,7 @@ def test_whoever_hangs_up_in_the_middle_of_a_change_does_not_escape_the_audit_lo
     for name in names:
         admin.create_stream(name, name)
     with grpc.insecure_channel(server.grpc) as channel:
-        delete = api_pb2_grpc.StreamsStub(channel).DeleteStream.future
+        delete = Stub("Streams", channel).DeleteStream.future
         for number, name in enumerate(names):
             request = pb.DeleteStreamRequest(stream=common_pb2.StreamRef(name=name))
             deleting = delete(request, metadata=[("authorization", f"Bearer {server.admin}")])

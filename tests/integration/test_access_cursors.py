@@ -15,7 +15,8 @@ from jetstream_client import (
     NotFoundError,
     PermissionDeniedError,
 )
-from jetstream_protocol.generated import common_pb2, cursors_pb2, cursors_pb2_grpc
+from jetstream_protocol.generated import common_pb2, cursors_pb2
+from jetstream_protocol.services import Stub
 from tests.support import command
 from tests.support.api import Api
 from tests.support.secured import SecuredServer
@@ -280,7 +281,7 @@ def test_the_next_page_names_no_cursor_that_the_caller_may_not_see(
         )
         for stream, name in [*names, ("orders", "c-last")]
     ]
-    stub = cursors_pb2_grpc.CursorsStub(api.channel)
+    stub = Stub("Cursors", api.channel)
     stub.CommitCursors(
         cursors_pb2.CommitCursorsRequest(commits=commits), timeout=30, metadata=metadata
     )

@@ -15,8 +15,9 @@ from jetstream_protocol import frames
 from jetstream_protocol.batch import encode
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import Kind
-from jetstream_protocol.generated import api_pb2, api_pb2_grpc, common_pb2
+from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.generated.dataplane_pb2 import ProduceRequest, ProduceResponse
+from jetstream_protocol.services import Stub
 from tests.support.api import DataPlane
 from tests.support.secured import SecuredServer, secured_server
 from tests.support.server import ServerProcess
@@ -73,7 +74,7 @@ def test_who_may_write_elsewhere_learns_no_stream_s_subject(secured: SecuredServ
                 stream=common_pb2.StreamRef(**ref), subject="mine.x", batch=b"x" * 100
             )
             with pytest.raises(grpc.RpcError) as refused:
-                api_pb2_grpc.StreamsStub(channel).ProduceBatch(
+                Stub("Streams", channel).ProduceBatch(
                     request, timeout=20, metadata=(("authorization", f"Bearer {token}"),)
                 )
             name = str(next(iter(ref.values())))

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc
+from jetstream_protocol.services import Stub
 from tests.fuzz.vitals import vitals
 from tests.support.api import Api, raw_nats
 from tests.support.lateness import Lateness
@@ -38,7 +38,7 @@ CREATING_AT_A_TIME = 256
 
 async def create_all(address: str) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
-        streams = api_pb2_grpc.StreamsStub(channel)
+        streams = Stub("Streams", channel)
         slots = asyncio.Semaphore(CREATING_AT_A_TIME)
 
         async def create(index: int) -> None:

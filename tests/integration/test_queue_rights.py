@@ -16,8 +16,9 @@ import pytest
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
-from jetstream_protocol.generated import common_pb2, consumers_pb2_grpc
+from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
+from jetstream_protocol.services import Stub
 from tests.support.jetstream_api import secured_api_server
 from tests.support.leaf import LeafServer, answer, asking
 from tests.support.loops import eventually, on_loop
@@ -66,7 +67,7 @@ def calling(server: SecuredServer, principal: str) -> Iterator[Any]:
         token = admin.create_token(principal).text
     metadata = (("authorization", f"Bearer {token}"),)
     with grpc.insecure_channel(server.grpc) as channel:
-        stub = consumers_pb2_grpc.ConsumersStub(channel)
+        stub = Stub("Consumers", channel)
 
         class Calls:
             def __getattr__(self, name: str) -> Any:

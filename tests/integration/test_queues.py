@@ -23,8 +23,9 @@ from jetstream_client import (
     PreconditionFailedError,
 )
 from jetstream_client.cli.main import run as run_command
-from jetstream_protocol.generated import common_pb2, consumers_pb2_grpc
+from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
+from jetstream_protocol.services import Stub
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 
@@ -225,7 +226,7 @@ async def test_a_delete_that_is_repeated_deletes_no_later_consumer(server: Serve
             grpc.insecure_channel(server.grpc) as channel,
             pytest.raises(grpc.RpcError, match="there is no consumer 'mailers'"),
         ):
-            consumers_pb2_grpc.ConsumersStub(channel).DeleteConsumer(copy)
+            Stub("Consumers", channel).DeleteConsumer(copy)
         assert (await client.describe_consumer(stream, "mailers")).created_us > first.created_us
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from jetstream_client import Client, PermissionDeniedError, TlsConfig, UnauthenticatedError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.services import Stub
 from jetstream_server.security import node_proof
 from tests.support.secured import CREDENTIAL, SecuredTlsServer, administered
 from tests.support.tls import HOSTS
@@ -77,7 +78,7 @@ def test_the_credential_with_a_clients_certificate_is_no_node(certified: Secured
             f"localhost:{certified.port_base}", grpc.ssl_channel_credentials(ca, key, cert)
         ) as channel:
             with pytest.raises(grpc.RpcError) as caught:
-                api_pb2_grpc.ClusterStub(channel).StandBy(
+                Stub("Cluster", channel).StandBy(
                     request, timeout=10, metadata=(("authorization", proof),)
                 )
             said[name] = str(caught.value)

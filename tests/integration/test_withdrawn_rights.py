@@ -25,7 +25,8 @@ from jetstream_client.values.access import NewToken
 from jetstream_protocol.errors import from_proto
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import common_pb2, dataplane_pb2, groups_pb2, groups_pb2_grpc
+from jetstream_protocol.generated import common_pb2, dataplane_pb2, groups_pb2
+from jetstream_protocol.services import Stub
 from tests.support.api import Api, DataPlane, error_of
 from tests.support.secured import SecuredServer
 from tests.support.stages import secured_stage
@@ -87,7 +88,7 @@ class Waiting:
         self.followed = self._followed(server, reader, stack)
         self.api = Api(server.grpc)
         stack.callback(self.api.close)
-        groups = groups_pb2_grpc.GroupsStub(self.api.channel)
+        groups = Stub("Groups", self.api.channel)
         member = groups_pb2.ConsumerGroup.Member(id="m", session_timeout_ms=300_000)
         beat = groups_pb2.GroupHeartbeatRequest(
             group=reader.principal.removeprefix("user:"), source="quiet", member=member

@@ -20,7 +20,8 @@ from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2, dataplane_pb2
+from jetstream_protocol.generated import common_pb2, dataplane_pb2
+from jetstream_protocol.services import Stub
 
 
 class Api:
@@ -36,9 +37,9 @@ class Api:
             self.channel = grpc.insecure_channel(address, options=options)
         else:
             self.channel = grpc.secure_channel(address, credentials, options=options)
-        self.streams = api_pb2_grpc.StreamsStub(self.channel)
-        self.reads = api_pb2_grpc.ReadsStub(self.channel)
-        self.cluster = api_pb2_grpc.ClusterStub(self.channel)
+        self.streams = Stub("Streams", self.channel)
+        self.reads = Stub("Reads", self.channel)
+        self.cluster = Stub("Cluster", self.channel)
 
     def close(self) -> None:
         self.channel.close()

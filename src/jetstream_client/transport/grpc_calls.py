@@ -19,7 +19,6 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.message_factory import GetMessageClass
 
 from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.channels import reconnect_options
@@ -32,7 +31,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     from_trailers,
 )
-from jetstream_protocol.generated import api_pb2, consumers_pb2, cursors_pb2, groups_pb2
+from jetstream_protocol.services import SERVICES, callable_of
 
 _REFUSED_UNSEEN = ("Concurrent RPC limit", "Too many pending requests")
 """How gRPC itself refuses a call that a server has no room for: with RESOURCE_EXHAUSTED, as it does
@@ -41,16 +40,8 @@ what is too large, which is too large the next time, too."""
 _ANSWER_OPTION = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
 
 
-_METHODS = {
-    method.input_type.full_name: (
-        f"/{service.full_name}/{method.name}",
-        GetMessageClass(method.output_type),
-    )
-    for file in (api_pb2, consumers_pb2, cursors_pb2, groups_pb2)
-    for service in file.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-}
-"""The path and the answer's class, by the type of the request: no two methods share one."""
+_METHODS = {method.request: method for methods in SERVICES.values() for method in methods.values()}
+"""By the type of the request: no two methods share one."""
 
 
 def connect(address: str, tls: TlsConfig | None = None) -> grpc.Channel:
@@ -64,13 +55,12 @@ def connect(address: str, tls: TlsConfig | None = None) -> grpc.Channel:
 
 def answer_class(request: Message) -> type[Message]:
     """The class of the answers to a request."""
-    return _METHODS[request.DESCRIPTOR.full_name][1]
+    return _METHODS[type(request)].answer
 
 
-def _method_of(make: Any, request: Message) -> Any:
-    """The method that takes this request. make: `unary_unary` or `unary_stream` of a channel."""
-    path, answer = _METHODS[request.DESCRIPTOR.full_name]
-    return make(path, type(request).SerializeToString, answer.FromString)
+def _call_of(channel: grpc.Channel, request: Message) -> Any:
+    """The call that takes this request."""
+    return callable_of(channel, _METHODS[type(request)])
 
 
 async def ask(
@@ -81,8 +71,7 @@ async def ask(
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[None] = loop.create_future()
     metadata = (("authorization", f"Bearer {token}"),) if token else None
-    method = _method_of(channel.unary_unary, request)
-    call = method.future(request, timeout=timeout, metadata=metadata)
+    call = _call_of(channel, request).future(request, timeout=timeout, metadata=metadata)
 
     def tell() -> None:
         if not answered.done():
@@ -111,7 +100,7 @@ async def ask_for_many(
     """Yields the answers of the server at `address` until it has no more. silence: how many seconds
     may pass without an answer. Raises JetstreamError. Closing it cancels the call."""
     metadata = (("authorization", f"Bearer {token}"),) if token else None
-    call = _method_of(channel.unary_stream, request)(request, metadata=metadata)
+    call = _call_of(channel, request)(request, metadata=metadata)
     try:
         while True:
             async with asyncio.timeout(silence):

@@ -19,7 +19,7 @@ from jetstream_protocol.errors import (
     from_trailers,
 )
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc
+from jetstream_protocol.services import Stub
 from jetstream_server.node.config import Config, NodeConfig
 from jetstream_server.security import node_proof
 from jetstream_server.security.acl import Operation
@@ -40,7 +40,7 @@ def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int
     request = pb.BootstrapRequest(principal=principal, lifetime_us=lifetime_us)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     with _channel(config, node.grpc.advertise) as channel:
-        call = api_pb2_grpc.SecurityStub(channel).Bootstrap
+        call = Stub("Security", channel).Bootstrap
         while True:
             try:
                 answer: pb.CreateTokenResponse = call(
@@ -59,7 +59,7 @@ def security_is_off(config: Config, node: NodeConfig, token: str) -> bool:
     """Whether the node ignores the administrator's token. False if it does not say."""
     with _channel(config, node.grpc.advertise) as channel:
         try:
-            answer: pb.TestAclResponse = api_pb2_grpc.SecurityStub(channel).TestAcl(
+            answer: pb.TestAclResponse = Stub("Security", channel).TestAcl(
                 pb.TestAclRequest(operation=Operation.SECURITY_ALTER),
                 timeout=TIMEOUT_SECONDS,
                 metadata=(("authorization", f"Bearer {token}"),),

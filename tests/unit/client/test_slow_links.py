@@ -15,14 +15,15 @@ from examples.certificates.authority import Authority
 from jetstream_client import TlsConfig
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.values.config import ClientConfig
-from jetstream_protocol.generated import api_pb2, api_pb2_grpc
+from jetstream_protocol.generated import api_pb2
+from jetstream_server.serving.grpc.handlers import handlers_of
 from tests.support.loops import on_loop
 from tests.support.tls import HOSTS
 
 ON_ITS_WAY_SECONDS = 0.3
 
 
-class Describing(api_pb2_grpc.ClusterServicer):
+class Describing:
     def DescribeCluster(
         self, request: api_pb2.DescribeClusterRequest, context: object
     ) -> api_pb2.DescribeClusterResponse:
@@ -54,7 +55,7 @@ async def test_a_server_far_away_is_reached_by_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server", hosts=HOSTS, serves=True)
     server = grpc.server(ThreadPoolExecutor(1))
-    api_pb2_grpc.add_ClusterServicer_to_server(Describing(), server)
+    server.add_generic_rpc_handlers([handlers_of("Cluster", Describing())])
     pair = key.read_bytes(), certificate.read_bytes()
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
     server.start()

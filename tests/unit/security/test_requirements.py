@@ -9,9 +9,17 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2, consumers_pb2, cursors_pb2, groups_pb2
+from jetstream_protocol.services import SERVICES
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
 from jetstream_server.security.requirements import FRAMES, PATHS, RPCS, Scope
+from jetstream_server.serving.grpc.cluster_service import ClusterService
+from jetstream_server.serving.grpc.consumers_service import ConsumersService
+from jetstream_server.serving.grpc.cursors_service import CursorsService
+from jetstream_server.serving.grpc.groups_service import GroupsService
+from jetstream_server.serving.grpc.reads_service import ReadsService
+from jetstream_server.serving.grpc.security_service import SecurityService
 from jetstream_server.serving.grpc.server import service_names
+from jetstream_server.serving.grpc.streams_service import StreamsService
 from jetstream_server.serving.http import console, openapi
 from jetstream_server.serving.http.api_routes import api_routes
 from jetstream_server.serving.http.gateway import Gateway
@@ -40,6 +48,17 @@ def test_every_service_of_ours_is_guarded() -> None:
     services = [each for file in files for each in file.DESCRIPTOR.services_by_name.values()]
     declared = [each.full_name for each in services]
     assert sorted(service_names()) == sorted(declared)
+
+
+def test_every_method_is_answered_by_its_service() -> None:
+    services = (
+        StreamsService, ReadsService, ClusterService, CursorsService, GroupsService,
+        ConsumersService, SecurityService,
+    )  # fmt: skip
+    by_name = {each.__name__.removesuffix("Service"): each for each in services}
+    assert by_name.keys() == SERVICES.keys()
+    for name, methods in SERVICES.items():
+        assert {method for method in methods if not hasattr(by_name[name], method)} == set()
 
 
 def test_every_frame_that_a_server_takes_has_a_rule() -> None:

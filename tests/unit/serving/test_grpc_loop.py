@@ -15,9 +15,10 @@ from grpc import aio
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc
+from jetstream_protocol.services import Stub
 from jetstream_server.serving.grpc import grpc_loop as grpc_loop_module
 from jetstream_server.serving.grpc.grpc_loop import Call, GrpcLoop
+from jetstream_server.serving.grpc.handlers import handlers_of
 from tests.support.lateness import Lateness
 from tests.support.loops import eventually, on_loop
 
@@ -25,7 +26,7 @@ CALLS = 100
 TURN_SECONDS = 0.02
 
 
-class Reads(api_pb2_grpc.ReadsServicer):
+class Reads:
     """Notes on which loop it was asked, and what has ended."""
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ async def served(service: Reads) -> AsyncIterator[tuple[GrpcLoop, str]]:
 
     async def listen() -> tuple[aio.Server, int]:
         server = aio.server()
-        api_pb2_grpc.add_ReadsServicer_to_server(relayed, server)
+        server.add_generic_rpc_handlers([handlers_of("Reads", relayed)])
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         return server, port
@@ -83,7 +84,7 @@ def ask_at_once(stub: Any, count: int) -> int:
 async def in_thread(address: str, ask: Callable[[Any], Any]) -> Any:
     def run() -> Any:
         with grpc.insecure_channel(address) as channel:
-            return ask(api_pb2_grpc.ReadsStub(channel))
+            return ask(Stub("Reads", channel))
 
     return await asyncio.to_thread(run)
 

@@ -11,8 +11,8 @@ from grpc import aio
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
+from jetstream_server.serving.grpc.handlers import handlers_of
 from jetstream_server.serving.grpc.node_channels import NodeChannels
 from tests.support.lateness import Lateness
 from tests.support.loops import on_loop
@@ -23,7 +23,7 @@ minute, and the next one comes as much later."""
 BACK_SECONDS = 2.0
 
 
-class Reads(api_pb2_grpc.ReadsServicer):
+class Reads:
     async def Fetch(self, request: pb.FetchRequest, context: object) -> pb.FetchResponse:
         return pb.FetchResponse(next_offset=request.offset)
 
@@ -66,7 +66,7 @@ async def test_a_peer_is_found_soon_after_it_is_back_however_often_it_was_asked_
 
     async def listen() -> aio.Server:
         server = aio.server()
-        api_pb2_grpc.add_ReadsServicer_to_server(Reads(), server)
+        server.add_generic_rpc_handlers([handlers_of("Reads", Reads())])
         server.add_insecure_port(address)
         await server.start()
         return server

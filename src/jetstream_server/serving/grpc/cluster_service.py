@@ -13,7 +13,6 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.cursors.store import CURSORS
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
@@ -66,7 +65,7 @@ PROGRESS_SECONDS = 0.5
 """Between two answers of a digest that takes long."""
 
 
-class ClusterService(api_pb2_grpc.ClusterServicer):
+class ClusterService:
     """nats_urls: returns the URLs to which clients can publish. not_ready: returns why
     this node does not serve. may_see_use: whether a caller may see how much nodes hold, which
     counts streams that it may not know of."""

@@ -21,7 +21,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     TooManyRequestsError,
 )
-from jetstream_protocol.generated import common_pb2, consumers_pb2_grpc
+from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.types import MonotonicUs, StreamId
 from jetstream_server.clocks import monotonic_clock
@@ -61,7 +61,7 @@ PAGE: Final = 256
 _Kind = pb.AcknowledgeMessagesRequest.Kind
 
 
-class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
+class ConsumersService:
     def __init__(
         self,
         answer_for: AnswerFor | None,

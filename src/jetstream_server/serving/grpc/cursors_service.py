@@ -16,7 +16,7 @@ from jetstream_protocol.errors import (
     NotFoundError,
     QuotaExceededError,
 )
-from jetstream_protocol.generated import common_pb2, cursors_pb2_grpc
+from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import cursors_pb2 as pb
 from jetstream_server.clocks import WallClock
 from jetstream_server.cursors.events import Cause
@@ -45,7 +45,7 @@ _OFFSET_MAX = 2**63 - 1
 _OfStream = pb.ListCursorsRequest | pb.DeleteCursorRequest
 
 
-class CursorsService(cursors_pb2_grpc.CursorsServicer):
+class CursorsService:
     """Checks the requests. The store decides."""
 
     def __init__(

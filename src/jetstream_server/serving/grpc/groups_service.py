@@ -13,7 +13,7 @@ from jetstream_protocol.errors import (
     PermissionDeniedError,
     StreamNotFoundError,
 )
-from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
+from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import groups_pb2 as pb
 from jetstream_server.cursors.coordinator import SESSION_MS, Heartbeat
 from jetstream_server.cursors.groups import Group, Member, last_of
@@ -32,7 +32,7 @@ from jetstream_server.serving.stream_access import StreamAccess
 ID_LENGTH_MAX = 64
 
 
-class GroupsService(groups_pb2_grpc.GroupsServicer):
+class GroupsService:
     """Checks the requests. The coordinator decides."""
 
     def __init__(

@@ -4,7 +4,7 @@ is first needed, and again when there are new certificates."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -13,27 +13,12 @@ from grpc import aio
 
 from jetstream_protocol.channels import reconnect_options
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
-from jetstream_protocol.generated import (
-    api_pb2_grpc,
-    consumers_pb2_grpc,
-    cursors_pb2_grpc,
-    groups_pb2_grpc,
-)
+from jetstream_protocol.services import Stub
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 
 CLOSE_SECONDS = 10.0
 """How long calls on a replaced channel may go on."""
-
-_STUBS: dict[str, Callable[[aio.Channel], Any]] = {
-    "Streams": api_pb2_grpc.StreamsStub,
-    "Reads": api_pb2_grpc.ReadsStub,
-    "Cluster": api_pb2_grpc.ClusterStub,
-    "Consumers": consumers_pb2_grpc.ConsumersStub,
-    "Cursors": cursors_pb2_grpc.CursorsStub,
-    "Groups": groups_pb2_grpc.GroupsStub,
-    "Security": api_pb2_grpc.SecurityStub,
-}
 
 
 class NodeChannels:
@@ -62,7 +47,7 @@ class NodeChannels:
         `seconds`."""
 
         async def on_grpc_loop() -> Any:
-            call = getattr(_STUBS[service](self._channel(address)), method)
+            call = getattr(Stub(service, self._channel(address)), method)
             return await call(request, timeout=seconds, metadata=metadata)
 
         try:

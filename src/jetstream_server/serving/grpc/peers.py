@@ -11,7 +11,8 @@ from google.protobuf.message import Message
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import common_pb2, consumers_pb2, groups_pb2_grpc
+from jetstream_protocol.generated import common_pb2, consumers_pb2
+from jetstream_protocol.services import SERVICES
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.certificates import Certificates
@@ -301,7 +302,7 @@ class Peers:
         """Forward a request of the services `Cursors` and `Groups` to the leader of the cursors.
         principal: the caller, whose quota counts; "": none. Raises the leader's
         JetstreamError."""
-        in_groups = hasattr(groups_pb2_grpc.GroupsServicer, method)
+        in_groups = method in SERVICES["Groups"]
         return await self._call(
             node_id,
             "Groups" if in_groups else "Cursors",

@@ -15,7 +15,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.subjects import check_pattern
 from jetstream_protocol.types import WallUs
 from jetstream_server.lake.reader import LakeReader
@@ -49,7 +49,7 @@ _QUERIES_PER_TURN = 25
 """Queries per turn: about 3 ms of the event loop if all of them look into a file."""
 
 
-class ReadsService(api_pb2_grpc.ReadsServicer):
+class ReadsService:
     """Serves committed records from the replicas of this node."""
 
     def __init__(

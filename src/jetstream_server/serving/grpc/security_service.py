@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import WallUs
 from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
@@ -39,7 +38,7 @@ from jetstream_server.serving.grpc.grpc_loop import Call
 LIFETIME_US_MAX = 100 * 365 * 24 * 3600 * 1_000_000
 
 
-class SecurityService(api_pb2_grpc.SecurityServicer):
+class SecurityService:
     """randomness: returns that many unpredictable bytes."""
 
     def __init__(

@@ -18,16 +18,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from jetstream_protocol.generated import (
-    api_pb2,
-    api_pb2_grpc,
-    consumers_pb2,
-    consumers_pb2_grpc,
-    cursors_pb2,
-    cursors_pb2_grpc,
-    groups_pb2,
-    groups_pb2_grpc,
-)
+from jetstream_protocol.services import PACKAGE, SERVICES
 from jetstream_server.background import run_in_background
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
@@ -39,6 +30,7 @@ from jetstream_server.serving.grpc.error_interceptor import LIMITS, ErrorInterce
 from jetstream_server.serving.grpc.groups_service import GroupsService
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 from jetstream_server.serving.grpc.guard import Guarded
+from jetstream_server.serving.grpc.handlers import handlers_of
 from jetstream_server.serving.grpc.reads_service import ReadsService
 from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from jetstream_server.serving.grpc.security_service import SecurityService
@@ -69,7 +61,6 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
-_SERVICES = ("Streams", "Reads", "Cluster", "Cursors", "Groups", "Consumers", "Security")
 
 logger = structlog.get_logger("jetstream.api")
 
@@ -96,11 +87,19 @@ class ApiServer:
     ) -> None:
         """unread: room for answers. certificates: for TLS on the port."""
         self._certificates = certificates
-        services = (streams, reads, cluster, cursors, groups, consumers, security)
-        self._services = [
-            Guarded(service, name, access, token_connections, unread)
-            for service, name in zip(services, service_names(), strict=True)
-        ]
+        services: dict[str, object] = {
+            "Streams": streams,
+            "Reads": reads,
+            "Cluster": cluster,
+            "Cursors": cursors,
+            "Groups": groups,
+            "Consumers": consumers,
+            "Security": security,
+        }
+        self._services = {
+            name: Guarded(services[name], f"{PACKAGE}.{name}", access, token_connections, unread)
+            for name in SERVICES
+        }
         self._loop = grpc_loop
         self._health = health.aio.HealthServicer()
         self._callers = callers
@@ -131,15 +130,9 @@ class ApiServer:
             options=[*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections)],
             interceptors=[self._guard],
         )
-        relayed = map(self._loop.relay, self._services)
-        streams, reads, cluster, cursors, groups, consumers, security = relayed
-        api_pb2_grpc.add_StreamsServicer_to_server(streams, server)
-        api_pb2_grpc.add_ReadsServicer_to_server(reads, server)
-        api_pb2_grpc.add_ClusterServicer_to_server(cluster, server)
-        cursors_pb2_grpc.add_CursorsServicer_to_server(cursors, server)
-        groups_pb2_grpc.add_GroupsServicer_to_server(groups, server)
-        consumers_pb2_grpc.add_ConsumersServicer_to_server(consumers, server)
-        api_pb2_grpc.add_SecurityServicer_to_server(security, server)
+        server.add_generic_rpc_handlers(
+            [handlers_of(name, self._loop.relay(each)) for name, each in self._services.items()]
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
             [*service_names(), health.SERVICE_NAME, reflection.SERVICE_NAME], server
@@ -227,7 +220,4 @@ def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
 
 def service_names() -> list[str]:
-    found = {}
-    for module in (api_pb2, consumers_pb2, cursors_pb2, groups_pb2):
-        found.update(module.DESCRIPTOR.services_by_name)
-    return [found[name].full_name for name in _SERVICES]
+    return [f"{PACKAGE}.{name}" for name in SERVICES]

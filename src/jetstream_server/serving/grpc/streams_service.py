@@ -19,7 +19,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2, dataplane_pb2
+from jetstream_protocol.generated import common_pb2, dataplane_pb2
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
@@ -69,7 +69,7 @@ Drained = Callable[[], Awaitable[None]]
 """Returns once every message that NATS has delivered to paused streams is stored."""
 
 
-class StreamsService(api_pb2_grpc.StreamsServicer):
+class StreamsService:
     """Checks the request. The registry decides. guard.py checks the caller's rights before."""
 
     def __init__(
