@@ -44,6 +44,10 @@ SERVICES: Final = {
     for service in file.DESCRIPTOR.services_by_name.values()
 }
 """The methods of each service, by name."""
+METHODS: Final = {
+    method.request: method for methods in SERVICES.values() for method in methods.values()
+}
+"""By the type of their request: no two methods share one."""
 
 
 class Stub:

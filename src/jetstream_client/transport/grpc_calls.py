@@ -31,17 +31,13 @@ from jetstream_protocol.errors import (
     UnavailableError,
     from_trailers,
 )
-from jetstream_protocol.services import SERVICES, callable_of
+from jetstream_protocol.services import METHODS, callable_of
 
 _REFUSED_UNSEEN = ("Concurrent RPC limit", "Too many pending requests")
 """How gRPC itself refuses a call that a server has no room for: with RESOURCE_EXHAUSTED, as it does
 what is too large, which is too large the next time, too."""
 
 _ANSWER_OPTION = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
-
-
-_METHODS = {method.request: method for methods in SERVICES.values() for method in methods.values()}
-"""By the type of the request: no two methods share one."""
 
 
 def connect(address: str, tls: TlsConfig | None = None) -> grpc.Channel:
@@ -55,12 +51,12 @@ def connect(address: str, tls: TlsConfig | None = None) -> grpc.Channel:
 
 def answer_class(request: Message) -> type[Message]:
     """The class of the answers to a request."""
-    return _METHODS[type(request)].answer
+    return METHODS[type(request)].answer
 
 
 def _call_of(channel: grpc.Channel, request: Message) -> Any:
     """The call that takes this request."""
-    return callable_of(channel, _METHODS[type(request)])
+    return callable_of(channel, METHODS[type(request)])
 
 
 async def ask(

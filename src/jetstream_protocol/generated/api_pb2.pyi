@@ -59,32 +59,6 @@ ON_MISMATCH_REFUSE: OnMismatch
 
 class StreamConfig(_message.Message):
     __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us", "restoring", "partition", "partitions", "encryption", "observers", "max_message_bytes", "key", "lake", "local_max_age_us", "local_max_bytes", "lake_lag_us", "lake_object_bytes", "on_mismatch")
-    REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    FLUSH_FIELD_NUMBER: _ClassVar[int]
-    ACKS_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    MAX_AGE_US_FIELD_NUMBER: _ClassVar[int]
-    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
-    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    COMPACT_FIELD_NUMBER: _ClassVar[int]
-    TOMBSTONE_GRACE_US_FIELD_NUMBER: _ClassVar[int]
-    DUPLICATE_WINDOW_US_FIELD_NUMBER: _ClassVar[int]
-    SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SEGMENT_AGE_US_FIELD_NUMBER: _ClassVar[int]
-    RESTORING_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
-    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
-    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    LAKE_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_MAX_AGE_US_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
-    LAKE_LAG_US_FIELD_NUMBER: _ClassVar[int]
-    LAKE_OBJECT_BYTES_FIELD_NUMBER: _ClassVar[int]
-    ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     replicas: int
     min_insync_replicas: int
     flush: Flush
@@ -115,24 +89,6 @@ class StreamConfig(_message.Message):
 
 class Stream(_message.Message):
     __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections", "readonly", "paused", "target_replicas", "observers", "lake_start_offset", "lake_end_offset")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    CONFIG_FIELD_NUMBER: _ClassVar[int]
-    REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    LEADER_FIELD_NUMBER: _ClassVar[int]
-    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    ISR_FIELD_NUMBER: _ClassVar[int]
-    ELR_FIELD_NUMBER: _ClassVar[int]
-    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
-    LOSSY_ELECTIONS_FIELD_NUMBER: _ClassVar[int]
-    READONLY_FIELD_NUMBER: _ClassVar[int]
-    PAUSED_FIELD_NUMBER: _ClassVar[int]
-    TARGET_REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
-    LAKE_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LAKE_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     subject: str
@@ -155,28 +111,6 @@ class Stream(_message.Message):
 
 class StreamDescription(_message.Message):
     __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us", "compaction", "damaged", "last_append_us", "key_id", "end_unknown", "subjects")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
-    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    RECORDS_APPENDED_FIELD_NUMBER: _ClassVar[int]
-    ACKS_SENT_FIELD_NUMBER: _ClassVar[int]
-    NACKS_SENT_FIELD_NUMBER: _ClassVar[int]
-    ACKS_SUPPRESSED_FIELD_NUMBER: _ClassVar[int]
-    SUSPECTED_GAPS_FIELD_NUMBER: _ClassVar[int]
-    PROGRESS_FIELD_NUMBER: _ClassVar[int]
-    HAND_OVERS_FIELD_NUMBER: _ClassVar[int]
-    HAND_OVER_GAP_US_FIELD_NUMBER: _ClassVar[int]
-    COMPACTION_FIELD_NUMBER: _ClassVar[int]
-    DAMAGED_FIELD_NUMBER: _ClassVar[int]
-    LAST_APPEND_US_FIELD_NUMBER: _ClassVar[int]
-    KEY_ID_FIELD_NUMBER: _ClassVar[int]
-    END_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
-    SUBJECTS_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     log_start_offset: int
     high_watermark: int
@@ -203,9 +137,6 @@ class StreamDescription(_message.Message):
 
 class DamagedRange(_message.Message):
     __slots__ = ("node_id", "start_offset", "end_offset")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     start_offset: int
     end_offset: int
@@ -213,15 +144,6 @@ class DamagedRange(_message.Message):
 
 class Compaction(_message.Message):
     __slots__ = ("cleaned_to", "dirty_bytes", "clean_bytes", "ended_at_us", "duration_us", "bytes_before", "bytes_after", "records_removed", "tombstones")
-    CLEANED_TO_FIELD_NUMBER: _ClassVar[int]
-    DIRTY_BYTES_FIELD_NUMBER: _ClassVar[int]
-    CLEAN_BYTES_FIELD_NUMBER: _ClassVar[int]
-    ENDED_AT_US_FIELD_NUMBER: _ClassVar[int]
-    DURATION_US_FIELD_NUMBER: _ClassVar[int]
-    BYTES_BEFORE_FIELD_NUMBER: _ClassVar[int]
-    BYTES_AFTER_FIELD_NUMBER: _ClassVar[int]
-    RECORDS_REMOVED_FIELD_NUMBER: _ClassVar[int]
-    TOMBSTONES_FIELD_NUMBER: _ClassVar[int]
     cleaned_to: int
     dirty_bytes: int
     clean_bytes: int
@@ -235,18 +157,12 @@ class Compaction(_message.Message):
 
 class ReplicaProgress(_message.Message):
     __slots__ = ("node_id", "offset")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     offset: int
     def __init__(self, node_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class CreateStreamRequest(_message.Message):
     __slots__ = ("name", "subject", "config", "allow_same_name")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    CONFIG_FIELD_NUMBER: _ClassVar[int]
-    ALLOW_SAME_NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     subject: str
     config: StreamConfig
@@ -255,17 +171,12 @@ class CreateStreamRequest(_message.Message):
 
 class CreateStreamResponse(_message.Message):
     __slots__ = ("stream", "created")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    CREATED_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     created: bool
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class DescribeStreamRequest(_message.Message):
     __slots__ = ("stream", "registry_only", "min_stream_epoch")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    REGISTRY_ONLY_FIELD_NUMBER: _ClassVar[int]
-    MIN_STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     registry_only: bool
     min_stream_epoch: int
@@ -273,15 +184,11 @@ class DescribeStreamRequest(_message.Message):
 
 class DescribeStreamResponse(_message.Message):
     __slots__ = ("description",)
-    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     description: StreamDescription
     def __init__(self, description: _Optional[_Union[StreamDescription, _Mapping]] = ...) -> None: ...
 
 class ListStreamsRequest(_message.Message):
     __slots__ = ("feeding_subject", "describe_led", "include_internal")
-    FEEDING_SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    DESCRIBE_LED_FIELD_NUMBER: _ClassVar[int]
-    INCLUDE_INTERNAL_FIELD_NUMBER: _ClassVar[int]
     feeding_subject: str
     describe_led: bool
     include_internal: bool
@@ -289,10 +196,6 @@ class ListStreamsRequest(_message.Message):
 
 class ListStreamsResponse(_message.Message):
     __slots__ = ("streams", "revision", "led", "ack_cluster")
-    STREAMS_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    LED_FIELD_NUMBER: _ClassVar[int]
-    ACK_CLUSTER_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[Stream]
     revision: int
     led: _containers.RepeatedCompositeFieldContainer[StreamDescription]
@@ -301,7 +204,6 @@ class ListStreamsResponse(_message.Message):
 
 class DeleteStreamRequest(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
 
@@ -311,9 +213,6 @@ class DeleteStreamResponse(_message.Message):
 
 class AlterStreamRequest(_message.Message):
     __slots__ = ("stream", "config", "stream_epoch")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    CONFIG_FIELD_NUMBER: _ClassVar[int]
-    STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     config: StreamConfig
     stream_epoch: int
@@ -321,86 +220,66 @@ class AlterStreamRequest(_message.Message):
 
 class AlterStreamResponse(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
 
 class PurgeStreamRequest(_message.Message):
     __slots__ = ("stream", "offset")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     offset: int
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class PurgeStreamResponse(_message.Message):
     __slots__ = ("stream_id", "log_start_offset")
-    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     stream_id: int
     log_start_offset: int
     def __init__(self, stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
 
 class SetStreamReadonlyRequest(_message.Message):
     __slots__ = ("stream", "readonly")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    READONLY_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     readonly: bool
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., readonly: _Optional[bool] = ...) -> None: ...
 
 class SetStreamReadonlyResponse(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
 
 class PauseStreamRequest(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
 
 class PauseStreamResponse(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
 
 class ResumeStreamRequest(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
 
 class ResumeStreamResponse(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
 
 class RestoreBatchesRequest(_message.Message):
     __slots__ = ("stream", "batches")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    BATCHES_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     batches: bytes
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., batches: _Optional[bytes] = ...) -> None: ...
 
 class RestoreBatchesResponse(_message.Message):
     __slots__ = ("stream_id", "next_offset")
-    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     stream_id: int
     next_offset: int
     def __init__(self, stream_id: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class ProduceBatchRequest(_message.Message):
     __slots__ = ("stream", "subject", "batch", "ack_leader")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    BATCH_FIELD_NUMBER: _ClassVar[int]
-    ACK_LEADER_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     subject: str
     batch: bytes
@@ -409,9 +288,6 @@ class ProduceBatchRequest(_message.Message):
 
 class ProduceBatchResponse(_message.Message):
     __slots__ = ("base_offset", "record_count", "duplicate")
-    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
-    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     base_offset: int
     record_count: int
     duplicate: bool
@@ -419,9 +295,6 @@ class ProduceBatchResponse(_message.Message):
 
 class SetSchemaRequest(_message.Message):
     __slots__ = ("stream", "schema", "schema_version")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     schema: str
     schema_version: int
@@ -429,28 +302,22 @@ class SetSchemaRequest(_message.Message):
 
 class SetSchemaResponse(_message.Message):
     __slots__ = ("schema_version",)
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     def __init__(self, schema_version: _Optional[int] = ...) -> None: ...
 
 class DescribeSchemaRequest(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
 
 class DescribeSchemaResponse(_message.Message):
     __slots__ = ("schemas", "schema_version")
-    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     schemas: _containers.RepeatedScalarFieldContainer[str]
     schema_version: int
     def __init__(self, schemas: _Optional[_Iterable[str]] = ..., schema_version: _Optional[int] = ...) -> None: ...
 
 class AdoptLakeRequest(_message.Message):
     __slots__ = ("stream", "table_url")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    TABLE_URL_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     table_url: str
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., table_url: _Optional[str] = ...) -> None: ...
@@ -461,42 +328,29 @@ class AdoptLakeResponse(_message.Message):
 
 class SweepLakeRequest(_message.Message):
     __slots__ = ("stream", "dry_run")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     dry_run: bool
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class UnneededObject(_message.Message):
     __slots__ = ("name", "wait_us")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    WAIT_US_FIELD_NUMBER: _ClassVar[int]
     name: str
     wait_us: int
     def __init__(self, name: _Optional[str] = ..., wait_us: _Optional[int] = ...) -> None: ...
 
 class SweepLakeResponse(_message.Message):
     __slots__ = ("objects",)
-    OBJECTS_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[UnneededObject]
     def __init__(self, objects: _Optional[_Iterable[_Union[UnneededObject, _Mapping]]] = ...) -> None: ...
 
 class DescribeLakeRequest(_message.Message):
     __slots__ = ("stream", "with_metadata")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    WITH_METADATA_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     with_metadata: bool
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., with_metadata: _Optional[bool] = ...) -> None: ...
 
 class DescribeLakeResponse(_message.Message):
     __slots__ = ("start_offset", "end_offset", "table_url", "metadata", "problem", "committed_offset")
-    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    TABLE_URL_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     start_offset: int
     end_offset: int
     table_url: str
@@ -507,13 +361,6 @@ class DescribeLakeResponse(_message.Message):
 
 class FetchRequest(_message.Message):
     __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "decode")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
-    BYTES_MIN_FIELD_NUMBER: _ClassVar[int]
-    WAIT_MS_MAX_FIELD_NUMBER: _ClassVar[int]
-    DECODE_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     offset: int
     last_epoch: int
@@ -525,14 +372,6 @@ class FetchRequest(_message.Message):
 
 class FetchResponse(_message.Message):
     __slots__ = ("stream_id", "log_start_offset", "high_watermark", "leader_epoch", "batches", "messages", "out_of_sync", "next_offset")
-    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
-    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    BATCHES_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    OUT_OF_SYNC_FIELD_NUMBER: _ClassVar[int]
-    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     stream_id: int
     log_start_offset: int
     high_watermark: int
@@ -545,12 +384,6 @@ class FetchResponse(_message.Message):
 
 class Message(_message.Message):
     __slots__ = ("offset", "timestamp_us", "subject", "key", "value", "header_block")
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    HEADER_BLOCK_FIELD_NUMBER: _ClassVar[int]
     offset: int
     timestamp_us: int
     subject: bytes
@@ -561,11 +394,6 @@ class Message(_message.Message):
 
 class ConsumeRequest(_message.Message):
     __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "decode")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
-    DECODE_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     offset: int
     last_epoch: int
@@ -577,12 +405,6 @@ class ListOffsetsRequest(_message.Message):
     __slots__ = ("queries",)
     class Query(_message.Message):
         __slots__ = ("stream", "earliest", "latest", "timestamp_us", "offset", "last_of_subject")
-        STREAM_FIELD_NUMBER: _ClassVar[int]
-        EARLIEST_FIELD_NUMBER: _ClassVar[int]
-        LATEST_FIELD_NUMBER: _ClassVar[int]
-        TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
-        OFFSET_FIELD_NUMBER: _ClassVar[int]
-        LAST_OF_SUBJECT_FIELD_NUMBER: _ClassVar[int]
         stream: _common_pb2.StreamRef
         earliest: bool
         latest: bool
@@ -590,7 +412,6 @@ class ListOffsetsRequest(_message.Message):
         offset: int
         last_of_subject: str
         def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_us: _Optional[int] = ..., offset: _Optional[int] = ..., last_of_subject: _Optional[str] = ...) -> None: ...
-    QUERIES_FIELD_NUMBER: _ClassVar[int]
     queries: _containers.RepeatedCompositeFieldContainer[ListOffsetsRequest.Query]
     def __init__(self, queries: _Optional[_Iterable[_Union[ListOffsetsRequest.Query, _Mapping]]] = ...) -> None: ...
 
@@ -598,28 +419,17 @@ class ListOffsetsResponse(_message.Message):
     __slots__ = ("results",)
     class Result(_message.Message):
         __slots__ = ("stream_id", "offset", "leader_epoch", "error", "append_timestamp")
-        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-        OFFSET_FIELD_NUMBER: _ClassVar[int]
-        LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-        ERROR_FIELD_NUMBER: _ClassVar[int]
-        APPEND_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         offset: int
         leader_epoch: int
         error: _common_pb2.Error
         append_timestamp: int
         def __init__(self, stream_id: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., append_timestamp: _Optional[int] = ...) -> None: ...
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[ListOffsetsResponse.Result]
     def __init__(self, results: _Optional[_Iterable[_Union[ListOffsetsResponse.Result, _Mapping]]] = ...) -> None: ...
 
 class ListSubjectsRequest(_message.Message):
     __slots__ = ("stream", "pattern", "offset", "limit", "only_live")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    PATTERN_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
-    ONLY_LIVE_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     pattern: str
     offset: int
@@ -631,30 +441,20 @@ class ListSubjectsResponse(_message.Message):
     __slots__ = ("subjects", "total")
     class Subject(_message.Message):
         __slots__ = ("subject", "last_offset")
-        SUBJECT_FIELD_NUMBER: _ClassVar[int]
-        LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
         subject: str
         last_offset: int
         def __init__(self, subject: _Optional[str] = ..., last_offset: _Optional[int] = ...) -> None: ...
-    SUBJECTS_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_FIELD_NUMBER: _ClassVar[int]
     subjects: _containers.RepeatedCompositeFieldContainer[ListSubjectsResponse.Subject]
     total: int
     def __init__(self, subjects: _Optional[_Iterable[_Union[ListSubjectsResponse.Subject, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
     __slots__ = ("readiness",)
-    READINESS_FIELD_NUMBER: _ClassVar[int]
     readiness: bool
     def __init__(self, readiness: _Optional[bool] = ...) -> None: ...
 
 class NodeUse(_message.Message):
     __slots__ = ("streams", "streams_led", "log_bytes", "disk_free_bytes", "disk_reserve_bytes")
-    STREAMS_FIELD_NUMBER: _ClassVar[int]
-    STREAMS_LED_FIELD_NUMBER: _ClassVar[int]
-    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
-    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    DISK_RESERVE_BYTES_FIELD_NUMBER: _ClassVar[int]
     streams: int
     streams_led: int
     log_bytes: int
@@ -666,14 +466,6 @@ class DescribeClusterResponse(_message.Message):
     __slots__ = ("cluster_id", "controller", "nodes", "nats", "server_version", "answering_node", "config")
     class Node(_message.Message):
         __slots__ = ("address", "rack", "incarnation", "fenced", "draining", "not_ready", "use", "voter")
-        ADDRESS_FIELD_NUMBER: _ClassVar[int]
-        RACK_FIELD_NUMBER: _ClassVar[int]
-        INCARNATION_FIELD_NUMBER: _ClassVar[int]
-        FENCED_FIELD_NUMBER: _ClassVar[int]
-        DRAINING_FIELD_NUMBER: _ClassVar[int]
-        NOT_READY_FIELD_NUMBER: _ClassVar[int]
-        USE_FIELD_NUMBER: _ClassVar[int]
-        VOTER_FIELD_NUMBER: _ClassVar[int]
         address: _common_pb2.NodeAddress
         rack: str
         incarnation: int
@@ -683,13 +475,6 @@ class DescribeClusterResponse(_message.Message):
         use: NodeUse
         voter: bool
         def __init__(self, address: _Optional[_Union[_common_pb2.NodeAddress, _Mapping]] = ..., rack: _Optional[str] = ..., incarnation: _Optional[int] = ..., fenced: _Optional[bool] = ..., draining: _Optional[bool] = ..., not_ready: _Optional[_Iterable[str]] = ..., use: _Optional[_Union[NodeUse, _Mapping]] = ..., voter: _Optional[bool] = ...) -> None: ...
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
-    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
-    NODES_FIELD_NUMBER: _ClassVar[int]
-    NATS_FIELD_NUMBER: _ClassVar[int]
-    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
-    ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
-    CONFIG_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     controller: int
     nodes: _containers.RepeatedCompositeFieldContainer[DescribeClusterResponse.Node]
@@ -701,9 +486,6 @@ class DescribeClusterResponse(_message.Message):
 
 class TransferLeaderRequest(_message.Message):
     __slots__ = ("stream", "node_id", "urgent")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    URGENT_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     node_id: int
     urgent: bool
@@ -711,21 +493,11 @@ class TransferLeaderRequest(_message.Message):
 
 class TransferLeaderResponse(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
 
 class ReplicaState(_message.Message):
     __slots__ = ("node_id", "alive", "standing", "log_start_offset", "log_end_offset", "last_epoch", "high_watermark", "problem", "can_lead")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    ALIVE_FIELD_NUMBER: _ClassVar[int]
-    STANDING_FIELD_NUMBER: _ClassVar[int]
-    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
-    PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    CAN_LEAD_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     alive: bool
     standing: str
@@ -739,10 +511,6 @@ class ReplicaState(_message.Message):
 
 class ElectLeaderRequest(_message.Message):
     __slots__ = ("stream", "node_id", "dry_run", "stream_epoch")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
-    STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     node_id: int
     dry_run: bool
@@ -751,10 +519,6 @@ class ElectLeaderRequest(_message.Message):
 
 class ElectLeaderResponse(_message.Message):
     __slots__ = ("stream", "replicas", "records_lost_max", "unheard")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    RECORDS_LOST_MAX_FIELD_NUMBER: _ClassVar[int]
-    UNHEARD_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaState]
     records_lost_max: int
@@ -763,21 +527,16 @@ class ElectLeaderResponse(_message.Message):
 
 class DescribeReplicaRequest(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
 
 class DescribeReplicaResponse(_message.Message):
     __slots__ = ("replica",)
-    REPLICA_FIELD_NUMBER: _ClassVar[int]
     replica: ReplicaState
     def __init__(self, replica: _Optional[_Union[ReplicaState, _Mapping]] = ...) -> None: ...
 
 class DigestReplicaRequest(_message.Message):
     __slots__ = ("stream", "start_offset", "end_offset")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     start_offset: int
     end_offset: int
@@ -785,12 +544,6 @@ class DigestReplicaRequest(_message.Message):
 
 class DigestReplicaResponse(_message.Message):
     __slots__ = ("node_id", "digest", "next_offset", "log_start_offset", "high_watermark", "cleaned_to")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
-    CLEANED_TO_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     digest: bytes
     next_offset: int
@@ -801,9 +554,6 @@ class DigestReplicaResponse(_message.Message):
 
 class DigestKeysRequest(_message.Message):
     __slots__ = ("stream", "start_offset", "end_offset")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     start_offset: int
     end_offset: int
@@ -811,10 +561,6 @@ class DigestKeysRequest(_message.Message):
 
 class DigestKeysResponse(_message.Message):
     __slots__ = ("node_id", "done", "digest", "records")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    RECORDS_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     done: float
     digest: bytes
@@ -823,8 +569,6 @@ class DigestKeysResponse(_message.Message):
 
 class DrainNodeRequest(_message.Message):
     __slots__ = ("node_id", "draining")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    DRAINING_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     draining: bool
     def __init__(self, node_id: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
@@ -835,16 +579,11 @@ class DrainNodeResponse(_message.Message):
 
 class DebugNodeRequest(_message.Message):
     __slots__ = ("node_id",)
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     def __init__(self, node_id: _Optional[int] = ...) -> None: ...
 
 class DebugNodeResponse(_message.Message):
     __slots__ = ("config", "metrics", "log", "versions")
-    CONFIG_FIELD_NUMBER: _ClassVar[int]
-    METRICS_FIELD_NUMBER: _ClassVar[int]
-    LOG_FIELD_NUMBER: _ClassVar[int]
-    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     config: str
     metrics: str
     log: _containers.RepeatedScalarFieldContainer[str]
@@ -853,9 +592,6 @@ class DebugNodeResponse(_message.Message):
 
 class DescribeHistoryRequest(_message.Message):
     __slots__ = ("node_id", "stream", "cursor")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     stream: _common_pb2.StreamRef
     cursor: str
@@ -865,16 +601,10 @@ class DescribeHistoryResponse(_message.Message):
     __slots__ = ("node_id", "times_us", "series")
     class Series(_message.Message):
         __slots__ = ("name", "stream_id", "values")
-        NAME_FIELD_NUMBER: _ClassVar[int]
-        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-        VALUES_FIELD_NUMBER: _ClassVar[int]
         name: str
         stream_id: int
         values: _containers.RepeatedScalarFieldContainer[float]
         def __init__(self, name: _Optional[str] = ..., stream_id: _Optional[int] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    TIMES_US_FIELD_NUMBER: _ClassVar[int]
-    SERIES_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     times_us: _containers.RepeatedScalarFieldContainer[int]
     series: _containers.RepeatedCompositeFieldContainer[DescribeHistoryResponse.Series]
@@ -882,16 +612,11 @@ class DescribeHistoryResponse(_message.Message):
 
 class Nodes(_message.Message):
     __slots__ = ("nodes",)
-    NODES_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReassignStreamRequest(_message.Message):
     __slots__ = ("stream", "replicas", "observers", "stream_epoch")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
-    STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     replicas: _containers.RepeatedScalarFieldContainer[int]
     observers: Nodes
@@ -900,14 +625,11 @@ class ReassignStreamRequest(_message.Message):
 
 class ReassignStreamResponse(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
 
 class PlanReassignmentRequest(_message.Message):
     __slots__ = ("drain_node", "balance")
-    DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
-    BALANCE_FIELD_NUMBER: _ClassVar[int]
     drain_node: int
     balance: bool
     def __init__(self, drain_node: _Optional[int] = ..., balance: _Optional[bool] = ...) -> None: ...
@@ -916,20 +638,15 @@ class PlanReassignmentResponse(_message.Message):
     __slots__ = ("moves",)
     class Move(_message.Message):
         __slots__ = ("stream", "replicas", "observers")
-        STREAM_FIELD_NUMBER: _ClassVar[int]
-        REPLICAS_FIELD_NUMBER: _ClassVar[int]
-        OBSERVERS_FIELD_NUMBER: _ClassVar[int]
         stream: Stream
         replicas: _containers.RepeatedScalarFieldContainer[int]
         observers: _containers.RepeatedScalarFieldContainer[int]
         def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[int]] = ...) -> None: ...
-    MOVES_FIELD_NUMBER: _ClassVar[int]
     moves: _containers.RepeatedCompositeFieldContainer[PlanReassignmentResponse.Move]
     def __init__(self, moves: _Optional[_Iterable[_Union[PlanReassignmentResponse.Move, _Mapping]]] = ...) -> None: ...
 
 class RemoveNodeRequest(_message.Message):
     __slots__ = ("node_id",)
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     def __init__(self, node_id: _Optional[int] = ...) -> None: ...
 
@@ -939,10 +656,6 @@ class RemoveNodeResponse(_message.Message):
 
 class Voter(_message.Message):
     __slots__ = ("node_id", "address", "is_leader", "is_linked")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    IS_LEADER_FIELD_NUMBER: _ClassVar[int]
-    IS_LINKED_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     address: str
     is_leader: bool
@@ -955,9 +668,6 @@ class ListVotersRequest(_message.Message):
 
 class ListVotersResponse(_message.Message):
     __slots__ = ("voters", "is_committed", "answering_node")
-    VOTERS_FIELD_NUMBER: _ClassVar[int]
-    IS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
-    ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
     voters: _containers.RepeatedCompositeFieldContainer[Voter]
     is_committed: bool
     answering_node: int
@@ -965,27 +675,22 @@ class ListVotersResponse(_message.Message):
 
 class ChangeVotersRequest(_message.Message):
     __slots__ = ("voters",)
-    VOTERS_FIELD_NUMBER: _ClassVar[int]
     voters: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, voters: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ClusterConfig(_message.Message):
     __slots__ = ("copy_bytes_per_second", "replica_lag_max_us")
-    COPY_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
-    REPLICA_LAG_MAX_US_FIELD_NUMBER: _ClassVar[int]
     copy_bytes_per_second: int
     replica_lag_max_us: int
     def __init__(self, copy_bytes_per_second: _Optional[int] = ..., replica_lag_max_us: _Optional[int] = ...) -> None: ...
 
 class AlterClusterRequest(_message.Message):
     __slots__ = ("config",)
-    CONFIG_FIELD_NUMBER: _ClassVar[int]
     config: ClusterConfig
     def __init__(self, config: _Optional[_Union[ClusterConfig, _Mapping]] = ...) -> None: ...
 
 class AlterClusterResponse(_message.Message):
     __slots__ = ("config",)
-    CONFIG_FIELD_NUMBER: _ClassVar[int]
     config: ClusterConfig
     def __init__(self, config: _Optional[_Union[ClusterConfig, _Mapping]] = ...) -> None: ...
 
@@ -995,14 +700,11 @@ class RecordActivityRequest(_message.Message):
 
 class RecordActivityResponse(_message.Message):
     __slots__ = ("stream",)
-    STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
 
 class PrepareHandOverRequest(_message.Message):
     __slots__ = ("stream", "urgent")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    URGENT_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     urgent: bool
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., urgent: _Optional[bool] = ...) -> None: ...
@@ -1013,10 +715,6 @@ class PrepareHandOverResponse(_message.Message):
 
 class StandByRequest(_message.Message):
     __slots__ = ("stream", "silent_us", "end_offset", "leader_epoch")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    SILENT_US_FIELD_NUMBER: _ClassVar[int]
-    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     silent_us: int
     end_offset: int
@@ -1025,14 +723,11 @@ class StandByRequest(_message.Message):
 
 class StandByResponse(_message.Message):
     __slots__ = ("gap_us",)
-    GAP_US_FIELD_NUMBER: _ClassVar[int]
     gap_us: int
     def __init__(self, gap_us: _Optional[int] = ...) -> None: ...
 
 class CancelStandByRequest(_message.Message):
     __slots__ = ("stream", "leader_epoch")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     leader_epoch: int
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
@@ -1043,10 +738,6 @@ class CancelStandByResponse(_message.Message):
 
 class Token(_message.Message):
     __slots__ = ("id", "principal", "created_at_us", "expires_at_us")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
     id: str
     principal: str
     created_at_us: int
@@ -1055,16 +746,12 @@ class Token(_message.Message):
 
 class CreateTokenRequest(_message.Message):
     __slots__ = ("principal", "lifetime_us")
-    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    LIFETIME_US_FIELD_NUMBER: _ClassVar[int]
     principal: str
     lifetime_us: int
     def __init__(self, principal: _Optional[str] = ..., lifetime_us: _Optional[int] = ...) -> None: ...
 
 class CreateTokenResponse(_message.Message):
     __slots__ = ("token", "text")
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
     token: Token
     text: str
     def __init__(self, token: _Optional[_Union[Token, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
@@ -1075,13 +762,11 @@ class ListTokensRequest(_message.Message):
 
 class ListTokensResponse(_message.Message):
     __slots__ = ("tokens",)
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class RevokeTokenRequest(_message.Message):
     __slots__ = ("id",)
-    ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
@@ -1091,13 +776,6 @@ class RevokeTokenResponse(_message.Message):
 
 class AclRule(_message.Message):
     __slots__ = ("id", "principal", "operations", "allow", "stream", "subject", "cursor")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
-    ALLOW_FIELD_NUMBER: _ClassVar[int]
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
     id: int
     principal: str
     operations: _containers.RepeatedScalarFieldContainer[str]
@@ -1109,33 +787,27 @@ class AclRule(_message.Message):
 
 class AddAclRequest(_message.Message):
     __slots__ = ("rule",)
-    RULE_FIELD_NUMBER: _ClassVar[int]
     rule: AclRule
     def __init__(self, rule: _Optional[_Union[AclRule, _Mapping]] = ...) -> None: ...
 
 class AddAclResponse(_message.Message):
     __slots__ = ("rule", "created")
-    RULE_FIELD_NUMBER: _ClassVar[int]
-    CREATED_FIELD_NUMBER: _ClassVar[int]
     rule: AclRule
     created: bool
     def __init__(self, rule: _Optional[_Union[AclRule, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class ListAclsRequest(_message.Message):
     __slots__ = ("principal",)
-    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     principal: str
     def __init__(self, principal: _Optional[str] = ...) -> None: ...
 
 class ListAclsResponse(_message.Message):
     __slots__ = ("rules",)
-    RULES_FIELD_NUMBER: _ClassVar[int]
     rules: _containers.RepeatedCompositeFieldContainer[AclRule]
     def __init__(self, rules: _Optional[_Iterable[_Union[AclRule, _Mapping]]] = ...) -> None: ...
 
 class RemoveAclRequest(_message.Message):
     __slots__ = ("id",)
-    ID_FIELD_NUMBER: _ClassVar[int]
     id: int
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
@@ -1145,11 +817,6 @@ class RemoveAclResponse(_message.Message):
 
 class TestAclRequest(_message.Message):
     __slots__ = ("principal", "operation", "stream", "subject", "cursor")
-    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    OPERATION_FIELD_NUMBER: _ClassVar[int]
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
     principal: str
     operation: str
     stream: str
@@ -1159,9 +826,6 @@ class TestAclRequest(_message.Message):
 
 class TestAclResponse(_message.Message):
     __slots__ = ("allowed", "rule", "security_off")
-    ALLOWED_FIELD_NUMBER: _ClassVar[int]
-    RULE_FIELD_NUMBER: _ClassVar[int]
-    SECURITY_OFF_FIELD_NUMBER: _ClassVar[int]
     allowed: bool
     rule: AclRule
     security_off: bool
@@ -1169,8 +833,6 @@ class TestAclResponse(_message.Message):
 
 class BootstrapRequest(_message.Message):
     __slots__ = ("principal", "lifetime_us")
-    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    LIFETIME_US_FIELD_NUMBER: _ClassVar[int]
     principal: str
     lifetime_us: int
     def __init__(self, principal: _Optional[str] = ..., lifetime_us: _Optional[int] = ...) -> None: ...

@@ -8,9 +8,6 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 class StreamRef(_message.Message):
     __slots__ = ("id", "name", "subject")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     subject: str
@@ -18,17 +15,6 @@ class StreamRef(_message.Message):
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "log_start_offset", "high_watermark", "redirect", "diverging_epoch", "diverging_end_offset", "candidates", "damaged_start_offset", "damaged_end_offset")
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    RETRIABLE_FIELD_NUMBER: _ClassVar[int]
-    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
-    REDIRECT_FIELD_NUMBER: _ClassVar[int]
-    DIVERGING_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    DIVERGING_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
-    DAMAGED_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    DAMAGED_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     retriable: bool
@@ -44,10 +30,6 @@ class Error(_message.Message):
 
 class NodeAddress(_message.Message):
     __slots__ = ("node_id", "grpc", "data", "http")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    GRPC_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    HTTP_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     grpc: str
     data: str

@@ -10,16 +10,6 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateConsumerRequest(_message.Message):
     __slots__ = ("stream", "name", "start_offset", "filters", "ack_wait_ms", "backoff_ms", "max_deliver", "dead_letter", "max_ack_pending", "description")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    FILTERS_FIELD_NUMBER: _ClassVar[int]
-    ACK_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    BACKOFF_MS_FIELD_NUMBER: _ClassVar[int]
-    MAX_DELIVER_FIELD_NUMBER: _ClassVar[int]
-    DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
-    MAX_ACK_PENDING_FIELD_NUMBER: _ClassVar[int]
-    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     name: str
     start_offset: int
@@ -34,30 +24,6 @@ class CreateConsumerRequest(_message.Message):
 
 class ConsumerDescription(_message.Message):
     __slots__ = ("name", "created_us", "stream", "stream_id", "is_durable", "is_push", "ack_policy", "description", "filters", "ack_wait_ms", "backoff_ms", "max_deliver", "dead_letter", "max_ack_pending", "paused_until_us", "position", "ack_floor", "pending", "ack_pending", "redelivered", "waiting", "oldest_unacknowledged_ms", "redeliveries", "given_up")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    CREATED_US_FIELD_NUMBER: _ClassVar[int]
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-    IS_DURABLE_FIELD_NUMBER: _ClassVar[int]
-    IS_PUSH_FIELD_NUMBER: _ClassVar[int]
-    ACK_POLICY_FIELD_NUMBER: _ClassVar[int]
-    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    FILTERS_FIELD_NUMBER: _ClassVar[int]
-    ACK_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    BACKOFF_MS_FIELD_NUMBER: _ClassVar[int]
-    MAX_DELIVER_FIELD_NUMBER: _ClassVar[int]
-    DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
-    MAX_ACK_PENDING_FIELD_NUMBER: _ClassVar[int]
-    PAUSED_UNTIL_US_FIELD_NUMBER: _ClassVar[int]
-    POSITION_FIELD_NUMBER: _ClassVar[int]
-    ACK_FLOOR_FIELD_NUMBER: _ClassVar[int]
-    PENDING_FIELD_NUMBER: _ClassVar[int]
-    ACK_PENDING_FIELD_NUMBER: _ClassVar[int]
-    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
-    WAITING_FIELD_NUMBER: _ClassVar[int]
-    OLDEST_UNACKNOWLEDGED_MS_FIELD_NUMBER: _ClassVar[int]
-    REDELIVERIES_FIELD_NUMBER: _ClassVar[int]
-    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     name: str
     created_us: int
     stream: str
@@ -86,33 +52,24 @@ class ConsumerDescription(_message.Message):
 
 class DescribeConsumerRequest(_message.Message):
     __slots__ = ("stream", "name")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     name: str
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class ListConsumersRequest(_message.Message):
     __slots__ = ("stream", "after")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    AFTER_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     after: str
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class ListConsumersResponse(_message.Message):
     __slots__ = ("consumers", "next")
-    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
-    NEXT_FIELD_NUMBER: _ClassVar[int]
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerDescription]
     next: str
     def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerDescription, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class DeleteConsumerRequest(_message.Message):
     __slots__ = ("stream", "name", "created_us")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    CREATED_US_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     name: str
     created_us: int
@@ -124,10 +81,6 @@ class DeleteConsumerResponse(_message.Message):
 
 class PauseConsumerRequest(_message.Message):
     __slots__ = ("stream", "name", "until_us", "created_us")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_US_FIELD_NUMBER: _ClassVar[int]
-    CREATED_US_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     name: str
     until_us: int
@@ -136,12 +89,6 @@ class PauseConsumerRequest(_message.Message):
 
 class PullMessagesRequest(_message.Message):
     __slots__ = ("stream", "name", "messages_max", "bytes_max", "wait_ms", "created_us")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_MAX_FIELD_NUMBER: _ClassVar[int]
-    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
-    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    CREATED_US_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     name: str
     messages_max: int
@@ -152,21 +99,12 @@ class PullMessagesRequest(_message.Message):
 
 class PullMessagesResponse(_message.Message):
     __slots__ = ("messages", "created_us")
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    CREATED_US_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[DeliveredMessage]
     created_us: int
     def __init__(self, messages: _Optional[_Iterable[_Union[DeliveredMessage, _Mapping]]] = ..., created_us: _Optional[int] = ...) -> None: ...
 
 class DeliveredMessage(_message.Message):
     __slots__ = ("offset", "appended_us", "subject", "key", "value", "headers", "deliveries")
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    APPENDED_US_FIELD_NUMBER: _ClassVar[int]
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    HEADERS_FIELD_NUMBER: _ClassVar[int]
-    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     offset: int
     appended_us: int
     subject: str
@@ -190,19 +128,11 @@ class AcknowledgeMessagesRequest(_message.Message):
     TERM: AcknowledgeMessagesRequest.Kind
     class Acknowledgement(_message.Message):
         __slots__ = ("offset", "kind", "delay_ms", "delivery")
-        OFFSET_FIELD_NUMBER: _ClassVar[int]
-        KIND_FIELD_NUMBER: _ClassVar[int]
-        DELAY_MS_FIELD_NUMBER: _ClassVar[int]
-        DELIVERY_FIELD_NUMBER: _ClassVar[int]
         offset: int
         kind: AcknowledgeMessagesRequest.Kind
         delay_ms: int
         delivery: int
         def __init__(self, offset: _Optional[int] = ..., kind: _Optional[_Union[AcknowledgeMessagesRequest.Kind, str]] = ..., delay_ms: _Optional[int] = ..., delivery: _Optional[int] = ...) -> None: ...
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    CREATED_US_FIELD_NUMBER: _ClassVar[int]
-    ACKNOWLEDGEMENTS_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     name: str
     created_us: int
@@ -211,25 +141,12 @@ class AcknowledgeMessagesRequest(_message.Message):
 
 class AcknowledgeMessagesResponse(_message.Message):
     __slots__ = ("unknown", "late")
-    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
-    LATE_FIELD_NUMBER: _ClassVar[int]
     unknown: _containers.RepeatedScalarFieldContainer[int]
     late: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, unknown: _Optional[_Iterable[int]] = ..., late: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StoredConsumer(_message.Message):
     __slots__ = ("leader_epoch", "created_us", "config", "position", "sequence", "last_offset", "offsets", "sequences", "counts", "selected", "rest")
-    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    CREATED_US_FIELD_NUMBER: _ClassVar[int]
-    CONFIG_FIELD_NUMBER: _ClassVar[int]
-    POSITION_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    OFFSETS_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
-    COUNTS_FIELD_NUMBER: _ClassVar[int]
-    SELECTED_FIELD_NUMBER: _ClassVar[int]
-    REST_FIELD_NUMBER: _ClassVar[int]
     leader_epoch: int
     created_us: int
     config: str
@@ -245,10 +162,6 @@ class StoredConsumer(_message.Message):
 
 class AskConsumersRequest(_message.Message):
     __slots__ = ("stream", "verb", "rest", "body")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    VERB_FIELD_NUMBER: _ClassVar[int]
-    REST_FIELD_NUMBER: _ClassVar[int]
-    BODY_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     verb: str
     rest: str
@@ -257,16 +170,11 @@ class AskConsumersRequest(_message.Message):
 
 class AskConsumersResponse(_message.Message):
     __slots__ = ("answer",)
-    ANSWER_FIELD_NUMBER: _ClassVar[int]
     answer: bytes
     def __init__(self, answer: _Optional[bytes] = ...) -> None: ...
 
 class ConsumerState(_message.Message):
     __slots__ = ("key", "value", "revision", "refused")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    REFUSED_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     value: bytes
     revision: int
@@ -275,13 +183,11 @@ class ConsumerState(_message.Message):
 
 class LoadConsumersRequest(_message.Message):
     __slots__ = ("stream_ids",)
-    STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
     stream_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, stream_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LoadConsumersResponse(_message.Message):
     __slots__ = ("states",)
-    STATES_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedCompositeFieldContainer[ConsumerState]
     def __init__(self, states: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ...) -> None: ...
 
@@ -289,19 +195,14 @@ class StoreConsumersRequest(_message.Message):
     __slots__ = ("writes",)
     class Write(_message.Message):
         __slots__ = ("key", "value", "expected_revision")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        EXPECTED_REVISION_FIELD_NUMBER: _ClassVar[int]
         key: bytes
         value: bytes
         expected_revision: int
         def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., expected_revision: _Optional[int] = ...) -> None: ...
-    WRITES_FIELD_NUMBER: _ClassVar[int]
     writes: _containers.RepeatedCompositeFieldContainer[StoreConsumersRequest.Write]
     def __init__(self, writes: _Optional[_Iterable[_Union[StoreConsumersRequest.Write, _Mapping]]] = ...) -> None: ...
 
 class StoreConsumersResponse(_message.Message):
     __slots__ = ("states",)
-    STATES_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedCompositeFieldContainer[ConsumerState]
     def __init__(self, states: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ...) -> None: ...

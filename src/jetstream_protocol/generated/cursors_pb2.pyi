@@ -9,18 +9,6 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 class Cursor(_message.Message):
     __slots__ = ("name", "stream_id", "stream_name", "stream_subject", "offset", "last_epoch", "committed_at_us", "owner", "metadata", "revision", "stream_id_now", "creator")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-    STREAM_NAME_FIELD_NUMBER: _ClassVar[int]
-    STREAM_SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    COMMITTED_AT_US_FIELD_NUMBER: _ClassVar[int]
-    OWNER_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    STREAM_ID_NOW_FIELD_NUMBER: _ClassVar[int]
-    CREATOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     stream_id: int
     stream_name: str
@@ -39,15 +27,6 @@ class CommitCursorsRequest(_message.Message):
     __slots__ = ("commits",)
     class Commit(_message.Message):
         __slots__ = ("name", "stream", "offset", "last_epoch", "owner", "metadata", "expected_revision", "member_id", "generation")
-        NAME_FIELD_NUMBER: _ClassVar[int]
-        STREAM_FIELD_NUMBER: _ClassVar[int]
-        OFFSET_FIELD_NUMBER: _ClassVar[int]
-        LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-        OWNER_FIELD_NUMBER: _ClassVar[int]
-        METADATA_FIELD_NUMBER: _ClassVar[int]
-        EXPECTED_REVISION_FIELD_NUMBER: _ClassVar[int]
-        MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
-        GENERATION_FIELD_NUMBER: _ClassVar[int]
         name: str
         stream: _common_pb2.StreamRef
         offset: int
@@ -58,7 +37,6 @@ class CommitCursorsRequest(_message.Message):
         member_id: str
         generation: int
         def __init__(self, name: _Optional[str] = ..., stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., owner: _Optional[str] = ..., metadata: _Optional[str] = ..., expected_revision: _Optional[int] = ..., member_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
-    COMMITS_FIELD_NUMBER: _ClassVar[int]
     commits: _containers.RepeatedCompositeFieldContainer[CommitCursorsRequest.Commit]
     def __init__(self, commits: _Optional[_Iterable[_Union[CommitCursorsRequest.Commit, _Mapping]]] = ...) -> None: ...
 
@@ -66,20 +44,14 @@ class CommitCursorsResponse(_message.Message):
     __slots__ = ("results",)
     class Result(_message.Message):
         __slots__ = ("error", "cursor")
-        ERROR_FIELD_NUMBER: _ClassVar[int]
-        CURSOR_FIELD_NUMBER: _ClassVar[int]
         error: _common_pb2.Error
         cursor: Cursor
         def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., cursor: _Optional[_Union[Cursor, _Mapping]] = ...) -> None: ...
-    RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[CommitCursorsResponse.Result]
     def __init__(self, results: _Optional[_Iterable[_Union[CommitCursorsResponse.Result, _Mapping]]] = ...) -> None: ...
 
 class ListCursorsRequest(_message.Message):
     __slots__ = ("name", "stream", "page")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    PAGE_FIELD_NUMBER: _ClassVar[int]
     name: str
     stream: _common_pb2.StreamRef
     page: bytes
@@ -87,17 +59,12 @@ class ListCursorsRequest(_message.Message):
 
 class ListCursorsResponse(_message.Message):
     __slots__ = ("cursors", "next_page")
-    CURSORS_FIELD_NUMBER: _ClassVar[int]
-    NEXT_PAGE_FIELD_NUMBER: _ClassVar[int]
     cursors: _containers.RepeatedCompositeFieldContainer[Cursor]
     next_page: bytes
     def __init__(self, cursors: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ..., next_page: _Optional[bytes] = ...) -> None: ...
 
 class DeleteCursorRequest(_message.Message):
     __slots__ = ("name", "stream", "expected_revision")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_REVISION_FIELD_NUMBER: _ClassVar[int]
     name: str
     stream: _common_pb2.StreamRef
     expected_revision: int

@@ -9,10 +9,6 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
     __slots__ = ("version", "client", "token", "is_node")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    CLIENT_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
-    IS_NODE_FIELD_NUMBER: _ClassVar[int]
     version: int
     client: str
     token: str
@@ -21,12 +17,6 @@ class Hello(_message.Message):
 
 class HelloReply(_message.Message):
     __slots__ = ("error", "node_id", "cluster_id", "nonce", "produce_bytes_max", "follows")
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
-    PRODUCE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
-    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     node_id: int
     cluster_id: str
@@ -37,12 +27,6 @@ class HelloReply(_message.Message):
 
 class NodeHello(_message.Message):
     __slots__ = ("node_id", "incarnation", "nonce", "proof", "fetches", "fixed_layout")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
-    FETCHES_FIELD_NUMBER: _ClassVar[int]
-    FIXED_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     incarnation: int
     nonce: bytes
@@ -53,9 +37,6 @@ class NodeHello(_message.Message):
 
 class NodeHelloReply(_message.Message):
     __slots__ = ("error", "proof", "fixed_layout")
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
-    FIXED_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     proof: bytes
     fixed_layout: bool
@@ -65,16 +46,6 @@ class Positions(_message.Message):
     __slots__ = ("positions", "dropped")
     class Position(_message.Message):
         __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "flushed_offset", "stream_epoch", "refused", "damaged_start_offset", "damaged_end_offset", "cannot_append")
-        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-        LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-        FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
-        LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-        FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
-        STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
-        REFUSED_FIELD_NUMBER: _ClassVar[int]
-        DAMAGED_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-        DAMAGED_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
-        CANNOT_APPEND_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         leader_epoch: int
         fetch_offset: int
@@ -86,8 +57,6 @@ class Positions(_message.Message):
         damaged_end_offset: int
         cannot_append: bool
         def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., refused: _Optional[bool] = ..., damaged_start_offset: _Optional[int] = ..., damaged_end_offset: _Optional[int] = ..., cannot_append: _Optional[bool] = ...) -> None: ...
-    POSITIONS_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_FIELD_NUMBER: _ClassVar[int]
     positions: _containers.RepeatedCompositeFieldContainer[Positions.Position]
     dropped: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, positions: _Optional[_Iterable[_Union[Positions.Position, _Mapping]]] = ..., dropped: _Optional[_Iterable[int]] = ...) -> None: ...
@@ -96,19 +65,6 @@ class Records(_message.Message):
     __slots__ = ("parts",)
     class Part(_message.Message):
         __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "error", "high_watermark", "log_start_offset", "stream_epoch", "length", "diverging_epoch", "diverging_end_offset", "out_of_range", "tombstones_gone_below")
-        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-        LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-        FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
-        LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-        ERROR_FIELD_NUMBER: _ClassVar[int]
-        HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
-        LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-        STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
-        LENGTH_FIELD_NUMBER: _ClassVar[int]
-        DIVERGING_EPOCH_FIELD_NUMBER: _ClassVar[int]
-        DIVERGING_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
-        OUT_OF_RANGE_FIELD_NUMBER: _ClassVar[int]
-        TOMBSTONES_GONE_BELOW_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         leader_epoch: int
         fetch_offset: int
@@ -123,22 +79,11 @@ class Records(_message.Message):
         out_of_range: bool
         tombstones_gone_below: int
         def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., length: _Optional[int] = ..., diverging_epoch: _Optional[int] = ..., diverging_end_offset: _Optional[int] = ..., out_of_range: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ...) -> None: ...
-    PARTS_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[Records.Part]
     def __init__(self, parts: _Optional[_Iterable[_Union[Records.Part, _Mapping]]] = ...) -> None: ...
 
 class DataFetchRequest(_message.Message):
     __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "refused", "filter_subject", "filter_key", "as_stored")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
-    BYTES_MIN_FIELD_NUMBER: _ClassVar[int]
-    WAIT_MS_MAX_FIELD_NUMBER: _ClassVar[int]
-    REFUSED_FIELD_NUMBER: _ClassVar[int]
-    FILTER_SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    FILTER_KEY_FIELD_NUMBER: _ClassVar[int]
-    AS_STORED_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     offset: int
     last_epoch: int
@@ -153,17 +98,6 @@ class DataFetchRequest(_message.Message):
 
 class DataFetchResponse(_message.Message):
     __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below", "next_offset", "last_epoch", "compacted_below", "has_ended")
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
-    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    OUT_OF_SYNC_FIELD_NUMBER: _ClassVar[int]
-    TOMBSTONES_GONE_BELOW_FIELD_NUMBER: _ClassVar[int]
-    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    COMPACTED_BELOW_FIELD_NUMBER: _ClassVar[int]
-    HAS_ENDED_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     stream_id: int
     log_start_offset: int
@@ -179,25 +113,17 @@ class DataFetchResponse(_message.Message):
 
 class FollowRequest(_message.Message):
     __slots__ = ("credit",)
-    FROM_FIELD_NUMBER: _ClassVar[int]
-    CREDIT_FIELD_NUMBER: _ClassVar[int]
     credit: int
     def __init__(self, credit: _Optional[int] = ..., **kwargs) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("bytes", "ends")
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    ENDS_FIELD_NUMBER: _ClassVar[int]
     bytes: int
     ends: bool
     def __init__(self, bytes: _Optional[int] = ..., ends: _Optional[bool] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
     __slots__ = ("stream", "subject", "expected_offset", "ack_leader")
-    STREAM_FIELD_NUMBER: _ClassVar[int]
-    SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    ACK_LEADER_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     subject: str
     expected_offset: int
@@ -206,11 +132,6 @@ class ProduceRequest(_message.Message):
 
 class ProduceResponse(_message.Message):
     __slots__ = ("error", "stream_id", "base_offset", "record_count", "duplicate")
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
-    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     stream_id: int
     base_offset: int

@@ -10,33 +10,17 @@ class ConsumerGroup(_message.Message):
     __slots__ = ("name", "source", "generation", "members", "shares", "creator", "gone", "revision", "newest_at_first")
     class Member(_message.Message):
         __slots__ = ("id", "instance", "session_timeout_ms")
-        ID_FIELD_NUMBER: _ClassVar[int]
-        INSTANCE_FIELD_NUMBER: _ClassVar[int]
-        SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
         id: str
         instance: str
         session_timeout_ms: int
         def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ...) -> None: ...
     class Share(_message.Message):
         __slots__ = ("stream_id", "owner", "target", "since")
-        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
-        OWNER_FIELD_NUMBER: _ClassVar[int]
-        TARGET_FIELD_NUMBER: _ClassVar[int]
-        SINCE_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         owner: str
         target: str
         since: int
         def __init__(self, stream_id: _Optional[int] = ..., owner: _Optional[str] = ..., target: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    SHARES_FIELD_NUMBER: _ClassVar[int]
-    CREATOR_FIELD_NUMBER: _ClassVar[int]
-    GONE_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    NEWEST_AT_FIRST_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     generation: int
@@ -50,13 +34,6 @@ class ConsumerGroup(_message.Message):
 
 class GroupHeartbeatRequest(_message.Message):
     __slots__ = ("group", "source", "member", "generation", "held", "wait_ms", "replaces")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
-    MEMBER_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    HELD_FIELD_NUMBER: _ClassVar[int]
-    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    REPLACES_FIELD_NUMBER: _ClassVar[int]
     group: str
     source: str
     member: ConsumerGroup.Member
@@ -68,9 +45,6 @@ class GroupHeartbeatRequest(_message.Message):
 
 class GroupHeartbeatResponse(_message.Message):
     __slots__ = ("generation", "assigned", "replaces")
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
-    REPLACES_FIELD_NUMBER: _ClassVar[int]
     generation: int
     assigned: _containers.RepeatedScalarFieldContainer[int]
     replaces: str
@@ -78,9 +52,6 @@ class GroupHeartbeatResponse(_message.Message):
 
 class LeaveGroupRequest(_message.Message):
     __slots__ = ("group", "member_id", "source")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     source: str
@@ -92,8 +63,6 @@ class LeaveGroupResponse(_message.Message):
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("group", "revision")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
     group: str
     revision: int
     def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
@@ -104,12 +73,10 @@ class DeleteGroupResponse(_message.Message):
 
 class ListGroupsRequest(_message.Message):
     __slots__ = ("name",)
-    NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
     __slots__ = ("groups",)
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[ConsumerGroup]
     def __init__(self, groups: _Optional[_Iterable[_Union[ConsumerGroup, _Mapping]]] = ...) -> None: ...

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jetstream_client
-from jetstream_client.transport.grpc_calls import _METHODS
 from jetstream_protocol.generated import api_pb2
-from jetstream_protocol.services import SERVICES
+from jetstream_protocol.services import METHODS, SERVICES
 
 
 def test_no_two_methods_share_a_request() -> None:
-    assert len(_METHODS) == sum(map(len, SERVICES.values())) > 40
-    consume = _METHODS[api_pb2.ConsumeRequest]
+    assert len(METHODS) == sum(map(len, SERVICES.values())) > 40
+    consume = METHODS[api_pb2.ConsumeRequest]
     assert (consume.path, consume.kind) == ("/jetstream.v1.Reads/Consume", "unary_stream")
     assert consume.answer is api_pb2.FetchResponse
 
@@ -42,7 +41,7 @@ def _declared(tree: ast.AST) -> Iterator[tuple[str, str]]:
 def test_answers_are_declared_as_what_they_are() -> None:
     """The request's type decides at run time; type checkers believe what is declared."""
     wrong, right = [], 0
-    answers = {request.__name__: method.answer for request, method in _METHODS.items()}
+    answers = {request.__name__: method.answer for request, method in METHODS.items()}
     for path in Path(jetstream_client.__file__).parent.rglob("*.py"):
         for request, declared in _declared(ast.parse(path.read_text())):
             name = request.rpartition(".")[2]

@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
+from google.protobuf.message import Message
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.services import METHODS
 from jetstream_server.clocks import wall_clock
 from jetstream_server.serving.grpc import response_memory
 from jetstream_server.serving.http import (
@@ -413,10 +415,10 @@ class Answers(Gateway):
 
     def __init__(self) -> None: ...
 
-    async def call(self, service: str, method: str, *_: object, **__: object) -> Any:
-        if method == "DescribeLake":
+    async def call(self, request: Message, *_: object, **__: object) -> Any:
+        if isinstance(request, pb.DescribeLakeRequest):
             return pb.DescribeLakeResponse(table_url="file:///t", metadata=b"{}")
-        return getattr(pb, f"{method}Response")()
+        return METHODS[type(request)].answer()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Reads:
 
 async def ask(channels: NodeChannels, address: str) -> None:
     request = pb.FetchRequest(offset=1)
-    await channels.call(address, "Reads", "Fetch", request, metadata=(), seconds=0.5, node="node 1")
+    await channels.call(address, request, metadata=(), seconds=0.5, node="node 1")
 
 
 async def answers(channels: NodeChannels, address: str) -> bool:

@@ -39,7 +39,6 @@ class CursorLeader:
     async def forward(
         self,
         call: Call,
-        method: str,
         request: Message,
         answer: type[_Answer],
         principal: str = "",
@@ -58,7 +57,7 @@ class CursorLeader:
         if log.leader == NO_NODE:
             raise UnavailableError("the cursors have no leader now; try again")
         try:
-            found = await self._peers.cursors(log.leader, method, request, principal)
+            found = await self._peers.cursors(log.leader, request, principal)
         except NotLeaderError as error:
             raise UnavailableError(error.message) from error
         assert isinstance(found, answer)

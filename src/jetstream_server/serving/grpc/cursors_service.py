@@ -110,9 +110,7 @@ class CursorsService:
     ) -> pb.CommitCursorsResponse:
         principal = quota_holder(self._access.control, call)
         await self._leader.create()
-        answer = await self._leader.forward(
-            call, "CommitCursors", request, pb.CommitCursorsResponse, principal
-        )
+        answer = await self._leader.forward(call, request, pb.CommitCursorsResponse, principal)
         if answer is not None:
             return answer
         now_us = self._wall_clock()
@@ -209,7 +207,7 @@ class CursorsService:
         )
 
     async def _list(self, request: pb.ListCursorsRequest, call: Call) -> pb.ListCursorsResponse:
-        answer = await self._leader.forward(call, "ListCursors", request, pb.ListCursorsResponse)
+        answer = await self._leader.forward(call, request, pb.ListCursorsResponse)
         if answer is not None:
             return answer
         table = await self._store.table()
@@ -227,9 +225,7 @@ class CursorsService:
         self._check_may_delete(request, call.identity)
         principal = quota_holder(self._access.control, call)
         if self._leader.exists:
-            answer = await self._leader.forward(
-                call, "DeleteCursor", request, pb.DeleteCursorResponse, principal
-            )
+            answer = await self._leader.forward(call, request, pb.DeleteCursorResponse, principal)
             if answer is not None:
                 return answer
         key, ref = _key(request), request.stream

@@ -59,7 +59,7 @@ class GroupsService:
         with self._access.control.while_allowed(call.identity, check):
             try:
                 answer = await self._leader.forward(
-                    call, "GroupHeartbeat", request, pb.GroupHeartbeatResponse, principal
+                    call, request, pb.GroupHeartbeatResponse, principal
                 )
                 if answer is not None:
                     return answer
@@ -73,7 +73,7 @@ class GroupsService:
         check_cursor_name(request.group)
         self._check_member(request.source, request.group, call.identity)
         await self._leader.create()
-        answer = await self._leader.forward(call, "LeaveGroup", request, pb.LeaveGroupResponse)
+        answer = await self._leader.forward(call, request, pb.LeaveGroupResponse)
         if answer is not None:
             return answer
         await (await self._store.coordinator()).leave(
@@ -84,7 +84,7 @@ class GroupsService:
     async def ListGroups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
         if not self._leader.exists:
             return pb.ListGroupsResponse()
-        answer = await self._leader.forward(call, "ListGroups", request, pb.ListGroupsResponse)
+        answer = await self._leader.forward(call, request, pb.ListGroupsResponse)
         if answer is not None:
             known = [each for each in answer.groups if self._may_see(each.source, call.identity)]
             return pb.ListGroupsResponse(groups=known)
@@ -116,9 +116,7 @@ class GroupsService:
             raise _denied_error(request.group)  # Also where there is none of the name.
         if not self._leader.exists:
             raise NotFoundError(f"there is no consumer group {request.group!r}")
-        answer = await self._leader.forward(
-            call, "DeleteGroup", request, pb.DeleteGroupResponse, principal
-        )
+        answer = await self._leader.forward(call, request, pb.DeleteGroupResponse, principal)
         if answer is not None:
             return
         coordinator = await self._store.coordinator()

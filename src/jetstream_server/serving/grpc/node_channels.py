@@ -13,7 +13,7 @@ from grpc import aio
 
 from jetstream_protocol.channels import reconnect_options
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
-from jetstream_protocol.services import Stub
+from jetstream_protocol.services import METHODS, callable_of
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 
@@ -34,8 +34,6 @@ class NodeChannels:
     async def call(
         self,
         address: str,
-        service: str,
-        method: str,
         request: Message,
         *,
         metadata: Sequence[tuple[str, str]],
@@ -47,7 +45,7 @@ class NodeChannels:
         `seconds`."""
 
         async def on_grpc_loop() -> Any:
-            call = getattr(Stub(service, self._channel(address)), method)
+            call = callable_of(self._channel(address), METHODS[type(request)])
             return await call(request, timeout=seconds, metadata=metadata)
 
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, consumers_pb2
-from jetstream_protocol.services import SERVICES
+from jetstream_protocol.services import METHODS, SERVICES
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.certificates import Certificates
@@ -67,15 +67,8 @@ class Peers:
     ) -> pb.CreateStreamResponse:
         """Ask the stream's leader to wait until its subscription is confirmed. Raises the leader's
         JetstreamError."""
-        answer: pb.CreateStreamResponse = await self._call(
-            node_id,
-            "Streams",
-            "CreateStream",
-            request,
-            CALL_SECONDS,
-            forwarded=True,
-        )
-        return answer
+        found: pb.CreateStreamResponse = await self._forward(node_id, request, CALL_SECONDS)
+        return found
 
     async def reach_epoch(self, node_id: NodeId, stream_id: StreamId, stream_epoch: int) -> None:
         """Return once that node has the stream at this epoch, or a later one. Raises the node's
@@ -85,7 +78,7 @@ class Peers:
             registry_only=True,
             min_stream_epoch=stream_epoch,
         )
-        await self._call(node_id, "Streams", "DescribeStream", request, DESCRIBE_SECONDS)
+        await self._call(node_id, request, DESCRIBE_SECONDS)
 
     async def transfer_leader(
         self, leader: NodeId, stream_id: StreamId, target: NodeId, *, urgent: bool
@@ -94,51 +87,32 @@ class Peers:
         request = pb.TransferLeaderRequest(
             stream=common_pb2.StreamRef(id=stream_id), node_id=target, urgent=urgent
         )
-        await self._call(
-            leader,
-            "Cluster",
-            "TransferLeader",
-            request,
-            CALL_SECONDS,
-            forwarded=True,
-        )
+        await self._forward(leader, request, CALL_SECONDS)
 
     async def describe_replica(self, node_id: NodeId, stream_id: StreamId) -> pb.ReplicaState:
         """How far that node's replica reaches. Raises the node's JetstreamError."""
         request = pb.DescribeReplicaRequest(stream=common_pb2.StreamRef(id=stream_id))
-        answer: pb.DescribeReplicaResponse = await self._call(
-            node_id,
-            "Cluster",
-            "DescribeReplica",
-            request,
-            DESCRIBE_SECONDS,
-        )
-        return answer.replica
+        found: pb.DescribeReplicaResponse = await self._call(node_id, request, DESCRIBE_SECONDS)
+        return found.replica
 
     async def describe_stream(self, node_id: NodeId, stream_id: StreamId) -> pb.StreamDescription:
         """That node's description of a stream that it leads. Raises the node's JetstreamError."""
         request = pb.DescribeStreamRequest(stream=common_pb2.StreamRef(id=stream_id))
-        answer: pb.DescribeStreamResponse = await self._call(
-            node_id, "Streams", "DescribeStream", request, DESCRIBE_SECONDS
-        )
-        return answer.description
+        found: pb.DescribeStreamResponse = await self._call(node_id, request, DESCRIBE_SECONDS)
+        return found.description
 
     async def fetch(self, node_id: NodeId, request: pb.FetchRequest) -> pb.FetchResponse:
         """Records of a stream from that node, for a caller whose rights were checked here. Raises
         the node's JetstreamError."""
-        answer: pb.FetchResponse = await self._call(
-            node_id, "Reads", "Fetch", request, DESCRIBE_SECONDS
-        )
-        return answer
+        found: pb.FetchResponse = await self._call(node_id, request, DESCRIBE_SECONDS)
+        return found
 
     async def list_offsets(
         self, node_id: NodeId, request: pb.ListOffsetsRequest
     ) -> pb.ListOffsetsResponse:
         """Resolve positions at that node. Raises the node's JetstreamError."""
-        answer: pb.ListOffsetsResponse = await self._call(
-            node_id, "Reads", "ListOffsets", request, DESCRIBE_SECONDS
-        )
-        return answer
+        found: pb.ListOffsetsResponse = await self._call(node_id, request, DESCRIBE_SECONDS)
+        return found
 
     async def ask_consumers(
         self, node_id: NodeId, stream_id: StreamId, verb: str, rest: str, body: bytes
@@ -148,114 +122,74 @@ class Peers:
         request = consumers_pb2.AskConsumersRequest(
             stream=common_pb2.StreamRef(id=stream_id), verb=verb, rest=rest, body=body
         )
-        answer: consumers_pb2.AskConsumersResponse = await self._call(
-            node_id, "Consumers", "AskConsumers", request, CONSUMERS_SECONDS
-        )
-        return answer.answer
+        found: consumers_pb2.AskConsumersResponse
+        found = await self._call(node_id, request, CONSUMERS_SECONDS)
+        return found.answer
 
     async def list_subjects(
         self, node_id: NodeId, request: pb.ListSubjectsRequest
     ) -> pb.ListSubjectsResponse:
         """A page of the subjects of a stream which that node leads. Raises the node's
         JetstreamError."""
-        answer: pb.ListSubjectsResponse = await self._call(
-            node_id, "Reads", "ListSubjects", request, DESCRIBE_SECONDS
-        )
-        return answer
+        found: pb.ListSubjectsResponse = await self._call(node_id, request, DESCRIBE_SECONDS)
+        return found
 
     async def load_consumers(
         self, node_id: NodeId, request: consumers_pb2.LoadConsumersRequest
     ) -> consumers_pb2.LoadConsumersResponse:
         """States from the leader of the cursors. Raises its JetstreamError."""
-        answer: consumers_pb2.LoadConsumersResponse = await self._call(
-            node_id, "Consumers", "LoadConsumers", request, CALL_SECONDS
-        )
-        return answer
+        found: consumers_pb2.LoadConsumersResponse
+        found = await self._call(node_id, request, CALL_SECONDS)
+        return found
 
     async def store_consumers(
         self, node_id: NodeId, request: consumers_pb2.StoreConsumersRequest
     ) -> consumers_pb2.StoreConsumersResponse:
         """Have the leader of the cursors keep states. Raises its JetstreamError."""
-        answer: consumers_pb2.StoreConsumersResponse = await self._call(
-            node_id, "Consumers", "StoreConsumers", request, CALL_SECONDS
-        )
-        return answer
+        found: consumers_pb2.StoreConsumersResponse
+        found = await self._call(node_id, request, CALL_SECONDS)
+        return found
 
     async def readiness(self, node_id: NodeId) -> pb.DescribeClusterResponse.Node:
         """That node's report on itself: why it is not ready, and its use. Raises the node's
         JetstreamError."""
         request = pb.DescribeClusterRequest(readiness=True)
-        answer: pb.DescribeClusterResponse = await self._call(
-            node_id,
-            "Cluster",
-            "DescribeCluster",
-            request,
-            READINESS_SECONDS,
-            forwarded=True,
-        )
+        answer: pb.DescribeClusterResponse
+        answer = await self._forward(node_id, request, READINESS_SECONDS)
         found = [node for node in answer.nodes if node.address.node_id == node_id]
         return found[0] if found else pb.DescribeClusterResponse.Node()
 
     async def debug_node(self, node_id: NodeId) -> pb.DebugNodeResponse:
         """That node's debugging facts. Raises the node's JetstreamError."""
         request = pb.DebugNodeRequest(node_id=node_id)
-        answer: pb.DebugNodeResponse = await self._call(
-            node_id,
-            "Cluster",
-            "DebugNode",
-            request,
-            CALL_SECONDS,
-            forwarded=True,
-        )
-        return answer
+        found: pb.DebugNodeResponse = await self._forward(node_id, request, CALL_SECONDS)
+        return found
 
     async def describe_history(
-        self, node_id: NodeId, asked: pb.DescribeHistoryRequest
+        self, node_id: NodeId, request: pb.DescribeHistoryRequest
     ) -> pb.DescribeHistoryResponse:
         """What that node has kept of the last hour. Raises the node's JetstreamError."""
-        answer: pb.DescribeHistoryResponse = await self._call(
-            node_id, "Cluster", "DescribeHistory", asked, DESCRIBE_SECONDS, forwarded=True
-        )
-        return answer
+        found: pb.DescribeHistoryResponse = await self._forward(node_id, request, DESCRIBE_SECONDS)
+        return found
 
     async def list_voters(self, node_id: NodeId) -> pb.ListVotersResponse:
         """Who votes, as that node sees it. Raises the node's JetstreamError."""
-        answer: pb.ListVotersResponse = await self._call(
-            node_id,
-            "Cluster",
-            "ListVoters",
-            pb.ListVotersRequest(),
-            DESCRIBE_SECONDS,
-            forwarded=True,
-        )
-        return answer
+        found: pb.ListVotersResponse
+        found = await self._forward(node_id, pb.ListVotersRequest(), DESCRIBE_SECONDS)
+        return found
 
     async def change_voters(
         self, node_id: NodeId, request: pb.ChangeVotersRequest, seconds: float
     ) -> pb.ListVotersResponse:
         """Ask the metadata leader, which answers within `seconds`. Raises its JetstreamError."""
-        answer: pb.ListVotersResponse = await self._call(
-            node_id,
-            "Cluster",
-            "ChangeVoters",
-            request,
-            seconds,
-            forwarded=True,
-        )
-        return answer
+        found: pb.ListVotersResponse = await self._forward(node_id, request, seconds)
+        return found
 
     async def prepare(self, node_id: NodeId, stream_id: StreamId, *, urgent: bool) -> None:
         """Call HandOver.prepare of that node."""
-        request = pb.PrepareHandOverRequest(
-            stream=common_pb2.StreamRef(id=stream_id), urgent=urgent
-        )
-        await self._call(
-            node_id,
-            "Cluster",
-            "PrepareHandOver",
-            request,
-            STAND_BY_SECONDS,
-        )
+        ref = common_pb2.StreamRef(id=stream_id)
+        request = pb.PrepareHandOverRequest(stream=ref, urgent=urgent)
+        await self._call(node_id, request, STAND_BY_SECONDS)
 
     async def stand_by(
         self,
@@ -272,81 +206,58 @@ class Peers:
             end_offset=end_offset,
             leader_epoch=leader_epoch,
         )
-        answer: pb.StandByResponse = await self._call(
-            node_id,
-            "Cluster",
-            "StandBy",
-            request,
-            STAND_BY_SECONDS,
-        )
-        return answer.gap_us
+        found: pb.StandByResponse = await self._call(node_id, request, STAND_BY_SECONDS)
+        return found.gap_us
 
     async def cancel_stand_by(
         self, node_id: NodeId, stream_id: StreamId, leader_epoch: int
     ) -> None:
         """Call HandOver.cancel_stand_by of that node."""
-        request = pb.CancelStandByRequest(
-            stream=common_pb2.StreamRef(id=stream_id), leader_epoch=leader_epoch
-        )
-        await self._call(
-            node_id,
-            "Cluster",
-            "CancelStandBy",
-            request,
-            STAND_BY_SECONDS,
-        )
+        ref = common_pb2.StreamRef(id=stream_id)
+        request = pb.CancelStandByRequest(stream=ref, leader_epoch=leader_epoch)
+        await self._call(node_id, request, STAND_BY_SECONDS)
 
-    async def cursors(
-        self, node_id: NodeId, method: str, request: Message, principal: str = ""
-    ) -> Any:
+    async def cursors(self, node_id: NodeId, request: Message, principal: str = "") -> Any:
         """Forward a request of the services `Cursors` and `Groups` to the leader of the cursors.
         principal: the caller, whose quota counts; "": none. Raises the leader's
         JetstreamError."""
-        in_groups = method in SERVICES["Groups"]
-        return await self._call(
-            node_id,
-            "Groups" if in_groups else "Cursors",
-            method,
-            request,
-            FORWARDED_POLL_SECONDS if in_groups else CALL_SECONDS,
-            forwarded=True,
-            principal=principal,
-        )
+        in_groups = METHODS[type(request)] in SERVICES["Groups"].values()
+        seconds = FORWARDED_POLL_SECONDS if in_groups else CALL_SECONDS
+        return await self._forward(node_id, request, seconds, principal)
+
+    async def _forward(
+        self, node_id: NodeId, request: Message, seconds: float, principal: str = ""
+    ) -> Any:
+        """`_call` so that the node does not ask another one instead. principal: the caller of this
+        node."""
+        metadata = [(FORWARDED, "1")]
+        if principal:
+            metadata.append((PRINCIPAL, quote(principal)))
+        return await self._call(node_id, request, seconds, metadata)
 
     async def _call(
         self,
         node_id: NodeId,
-        service: str,
-        method: str,
         request: Message,
         seconds: float,
-        *,
-        forwarded: bool = False,
-        principal: str = "",
+        metadata: Sequence[tuple[str, str]] = (),
     ) -> Any:
-        """Call, and return the answer. Raises the node's JetstreamError. forwarded: another node
-        must not be asked instead. principal: the caller of this node."""
+        """Call the method that takes the request, and return the answer. Raises the node's
+        JetstreamError."""
         node = self._registry.nodes.get(node_id)
         if node is None:
             raise UnavailableError(f"node {node_id} is not registered; try again")
         authorization = node_proof.proof(
             self._secret,
-            f"/jetstream.v1.{service}/{method}",
+            METHODS[type(request)].path,
             node_proof.Claim(self._node_id, self._run() or 0, next(self._numbers)),
             target=node_id,
             incarnation=node.incarnation,
         )
-        metadata = [(AUTHORIZATION, authorization)]
-        if forwarded:
-            metadata.append((FORWARDED, "1"))
-        if principal:
-            metadata.append((PRINCIPAL, quote(principal)))
         return await self._channels.call(
             node.addresses.grpc,
-            service,
-            method,
             request,
-            metadata=metadata,
+            metadata=[(AUTHORIZATION, authorization), *metadata],
             seconds=seconds,
             node=f"node {node_id}",
         )

@@ -37,29 +37,29 @@ class AccessApi:
     async def _show(self, request: web.Request) -> web.Response:
         """All rules and tokens, and whether the rules are applied."""
         own = pb.TestAclRequest(operation=Operation.CLUSTER_DESCRIBE)
-        tested = await self._call(request, "TestAcl", own)
-        rules = await self._call(request, "ListAcls", pb.ListAclsRequest())
-        tokens = await self._call(request, "ListTokens", pb.ListTokensRequest())
+        tested = await self._call(request, own)
+        rules = await self._call(request, pb.ListAclsRequest())
+        tokens = await self._call(request, pb.ListTokensRequest())
         found = {"security_off": tested.security_off, **to_dict(rules), **to_dict(tokens)}
         return web.json_response(found)
 
     async def _add_rule(self, request: web.Request) -> web.Response:
         asked = await body_as(request, pb.AddAclRequest())
-        return web.json_response(to_dict(await self._call(request, "AddAcl", asked)))
+        return web.json_response(to_dict(await self._call(request, asked)))
 
     async def _remove_rule(self, request: web.Request) -> web.Response:
         asked = await body_as(request, pb.RemoveAclRequest())
         asked.id = integer("rule", request.match_info["rule"])
-        return web.json_response(to_dict(await self._call(request, "RemoveAcl", asked)))
+        return web.json_response(to_dict(await self._call(request, asked)))
 
     async def _create_token(self, request: web.Request) -> web.Response:
         asked = await body_as(request, pb.CreateTokenRequest())
-        return web.json_response(to_dict(await self._call(request, "CreateToken", asked)))
+        return web.json_response(to_dict(await self._call(request, asked)))
 
     async def _revoke_token(self, request: web.Request) -> web.Response:
         asked = await body_as(request, pb.RevokeTokenRequest())
         asked.id = request.match_info["token"]
-        return web.json_response(to_dict(await self._call(request, "RevokeToken", asked)))
+        return web.json_response(to_dict(await self._call(request, asked)))
 
-    async def _call(self, request: web.Request, method: str, asked: Any) -> Any:
-        return await self._gateway.call("Security", method, asked, sender_of(request))
+    async def _call(self, request: web.Request, asked: Any) -> Any:
+        return await self._gateway.call(asked, sender_of(request))

@@ -52,15 +52,15 @@ class Api:
     async def _cluster(self, request: web.Request) -> web.Response:
         """The cluster, and how many of the streams that the sender may know of are in a state."""
         asked = pb.DescribeClusterRequest(readiness=True)
-        found = to_dict(await self._call(request, "Cluster", "DescribeCluster", asked))
-        listed = await self._call(request, "Streams", "ListStreams", pb.ListStreamsRequest())
+        found = to_dict(await self._call(request, asked))
+        listed = await self._call(request, pb.ListStreamsRequest())
         await claim(request)
         return web.json_response(found | {"stream_states": states_of(listed.streams)})
 
     async def _schema(self, request: web.Request) -> web.Response:
         """The versions of a stream's schema, and the fields of the last one."""
         asked = pb.DescribeSchemaRequest(stream=ref_of(request.match_info["stream"]))
-        found = await self._call(request, "Streams", "DescribeSchema", asked)
+        found = await self._call(request, asked)
         text = found.schemas[-1] if found.schemas else ""
         schema = parse(text) if text else Schema(())
         fields = [
@@ -77,38 +77,32 @@ class Api:
 
     async def _create(self, request: web.Request) -> web.Response:
         asked = await body_as(request, pb.CreateStreamRequest())
-        return _json(await self._call(request, "Streams", "CreateStream", asked))
+        return _json(await self._call(request, asked))
 
     async def _alter(self, request: web.Request) -> web.Response:
         asked = await body_as(request, pb.AlterStreamRequest())
         asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
-        return _json(await self._call(request, "Streams", "AlterStream", asked))
+        return _json(await self._call(request, asked))
 
     async def _transfer_leader(self, request: web.Request) -> web.Response:
         asked = await body_as(request, pb.TransferLeaderRequest())
         asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
-        return _json(await self._call(request, "Cluster", "TransferLeader", asked))
+        return _json(await self._call(request, asked))
 
     async def _reassign(self, request: web.Request) -> web.Response:
         asked = await body_as(request, pb.ReassignStreamRequest())
         asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
-        return _json(await self._call(request, "Cluster", "ReassignStream", asked))
+        return _json(await self._call(request, asked))
 
     async def _drain(self, request: web.Request) -> web.Response:
         asked = await body_as(request, pb.DrainNodeRequest())
         asked.node_id = integer("node", request.match_info["node"], _NODE_ID_MAX)
-        return _json(await self._call(request, "Cluster", "DrainNode", asked))
+        return _json(await self._call(request, asked))
 
     async def _call(
-        self,
-        request: web.Request,
-        service: str,
-        method: str,
-        asked: Message,
-        *,
-        node_id: int | None = None,
+        self, request: web.Request, asked: Message, *, node_id: int | None = None
     ) -> Any:
-        return await self._gateway.call(service, method, asked, sender_of(request), node_id=node_id)
+        return await self._gateway.call(asked, sender_of(request), node_id=node_id)
 
 
 async def body_as(request: web.Request, into: _Message) -> _Message:

@@ -72,9 +72,7 @@ class ConsumersApi:
         """From all nodes. Raises the error of one that does not answer: a scaler keeps what it
         knows then, and would take less for the truth."""
         who = sender_of(request)
-        answer = await self._gateway.call(
-            "Cluster", "DescribeCluster", api_pb2.DescribeClusterRequest(), who
-        )
+        answer = await self._gateway.call(api_pb2.DescribeClusterRequest(), who)
         await claim(request)
         alive = [each.address.node_id for each in answer.nodes if not each.fenced]
         pages = await asyncio.gather(*(self._listed_by(node, who) for node in alive))
@@ -85,8 +83,6 @@ class ConsumersApi:
         after = ""
         while True:
             answer: pb.ListConsumersResponse = await self._gateway.call(
-                "Consumers",
-                "ListConsumers",
                 pb.ListConsumersRequest(after=after),
                 who,
                 node_id=node_id,

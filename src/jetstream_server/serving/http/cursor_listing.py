@@ -32,7 +32,7 @@ class CursorListing:
         """The cursors, and whether there are no more."""
         found: list[cursors_pb2.Cursor] = []
         while True:
-            answer = await self._gateway.call("Cursors", "ListCursors", asked, sender_of(request))
+            answer = await self._gateway.call(asked, sender_of(request))
             await claim(request)
             found += answer.cursors
             asked.page = answer.next_page
@@ -54,9 +54,7 @@ class CursorListing:
 
     async def _lags_at(self, node_id: int, places: list[Place], who: Sender) -> dict[Place, Lag]:
         try:
-            answer = await self._gateway.call(
-                "Reads", "ListOffsets", request_for(places), who, node_id=node_id
-            )
+            answer = await self._gateway.call(request_for(places), who, node_id=node_id)
         except JetstreamError:
             return {}  # Their lag is shown as unknown.
         return lags_in(places, answer, self._clock())

@@ -151,15 +151,13 @@ class CursorsApi:
         commit, place = _commit_of(await body_of(request), self._wall_clock())
         if place is not None:
             asked = pb.DescribeStreamRequest(stream=ref, registry_only=True)
-            known = await self._gateway.call("Streams", "DescribeStream", asked, who)
+            known = await self._gateway.call(asked, who)
             # Not another stream of that name.
             ref = common_pb2.StreamRef(id=known.description.stream.id)
             commit.offset = await self._starts.held(ref, who, place)
         commit.name = request.match_info["cursor"]
         commit.stream.CopyFrom(ref)
-        answer = await self._gateway.call(
-            "Cursors", "CommitCursors", cursors_pb2.CommitCursorsRequest(commits=[commit]), who
-        )
+        answer = await self._gateway.call(cursors_pb2.CommitCursorsRequest(commits=[commit]), who)
         (result,) = answer.results
         if result.HasField("error"):
             raise from_proto(result.error)
@@ -169,7 +167,7 @@ class CursorsApi:
         asked = cursors_pb2.DeleteCursorRequest(
             name=request.match_info["cursor"], stream=ref_of(request.match_info["stream"])
         )
-        await self._gateway.call("Cursors", "DeleteCursor", asked, sender_of(request))
+        await self._gateway.call(asked, sender_of(request))
         return web.Response(status=204)
 
 

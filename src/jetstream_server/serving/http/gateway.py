@@ -52,8 +52,6 @@ class Gateway:
 
     async def call(
         self,
-        service: str,
-        method: str,
         request: Message,
         sender: Sender,
         *,
@@ -67,13 +65,7 @@ class Gateway:
         for redirects_left in reversed(range(_REDIRECTS_MAX + 1)):
             try:
                 return await self._channels.call(
-                    address,
-                    service,
-                    method,
-                    request,
-                    metadata=metadata,
-                    seconds=seconds,
-                    node=address,
+                    address, request, metadata=metadata, seconds=seconds, node=address
                 )
             except (NotLeaderError, NotReplicaError) as error:
                 if error.redirect is None or not redirects_left:

@@ -34,7 +34,7 @@ class GroupsApi:
         """List groups. Query: group (the whole name). Shares have stream name, position and lag."""
         who = sender_of(request)
         asked = groups_pb2.ListGroupsRequest(name=request.query.get("group", ""))
-        groups = (await self._gateway.call("Groups", "ListGroups", asked, who)).groups
+        groups = (await self._gateway.call(asked, who)).groups
         if not groups:
             return web.json_response({"groups": []})
         wanted = cursors_pb2.ListCursorsRequest(name=groups[0].name if len(groups) == 1 else "")

@@ -70,9 +70,7 @@ class IcebergApi:
     async def _tables(self, request: web.Request) -> web.Response:
         """Those that the sender may know of."""
         _check_namespace(request)
-        listed = await self._gateway.call(
-            "Streams", "ListStreams", pb.ListStreamsRequest(), sender_of(request)
-        )
+        listed = await self._gateway.call(pb.ListStreamsRequest(), sender_of(request))
         await claim(request)
         # Also of streams without `lake`: they make a name ambiguous, too. And some engines take no
         # notice of upper case.
@@ -88,7 +86,7 @@ class IcebergApi:
         _check_namespace(request)
         name = request.match_info["table"]
         asked = pb.DescribeLakeRequest(stream=ref_of(name), with_metadata=True)
-        found = await self._gateway.call("Streams", "DescribeLake", asked, sender_of(request))
+        found = await self._gateway.call(asked, sender_of(request))
         if not found.table_url:
             raise StreamNotFoundError(f"nothing of stream {name!r} is in the lake yet")
         await claim(request)

@@ -46,9 +46,7 @@ class HistoryApi:
         self, first: pb.DescribeHistoryResponse, who: Sender
     ) -> list[pb.DescribeHistoryResponse]:
         """Of those that answer. first: the answer of this node."""
-        cluster = await self._gateway.call(
-            "Cluster", "DescribeCluster", pb.DescribeClusterRequest(), who
-        )
+        cluster = await self._gateway.call(pb.DescribeClusterRequest(), who)
         others = [
             each.address.node_id
             for each in cluster.nodes
@@ -64,9 +62,7 @@ class HistoryApi:
     async def _call(
         self, asked: pb.DescribeHistoryRequest, who: Sender
     ) -> pb.DescribeHistoryResponse:
-        answer: pb.DescribeHistoryResponse = await self._gateway.call(
-            "Cluster", "DescribeHistory", asked, who
-        )
+        answer: pb.DescribeHistoryResponse = await self._gateway.call(asked, who)
         return answer
 
     def _fields(self, answer: pb.DescribeHistoryResponse) -> dict[str, Any]:

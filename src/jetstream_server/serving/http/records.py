@@ -231,7 +231,7 @@ class RecordsApi:
         asked = pb.ProduceBatchRequest(
             stream=stream, subject=subject, batch=batch.to_bytes(), ack_leader=ack == "leader"
         )
-        found = await self._gateway.call("Streams", "ProduceBatch", asked, sender)
+        found = await self._gateway.call(asked, sender)
         return web.json_response(
             {
                 "offset": found.base_offset,
@@ -243,7 +243,7 @@ class RecordsApi:
     async def _subject(self, stream: common_pb2.StreamRef, sender: Sender) -> str:
         """The one subject of a stream. Raises InvalidRequestError if it has several."""
         asked = pb.DescribeStreamRequest(stream=stream, registry_only=True)
-        answer = await self._gateway.call("Streams", "DescribeStream", asked, sender)
+        answer = await self._gateway.call(asked, sender)
         subject = str(answer.description.stream.subject)
         if is_pattern(subject):
             raise InvalidRequestError(f"say which subject of {subject!r}: ?subject=")
@@ -323,7 +323,7 @@ class _Reading:
         if self._last_epoch >= 0:
             asked.last_epoch = self._last_epoch
         seconds = CALL_SECONDS + wait_ms / 1000
-        answer = await self._gateway.call("Reads", "Fetch", asked, self._sender, seconds=seconds)
+        answer = await self._gateway.call(asked, self._sender, seconds=seconds)
         self._stream = common_pb2.StreamRef(id=answer.stream_id)  # Not another one of that name.
         self._batches = answer.batches
         if not self.query.follow and self._end is None:

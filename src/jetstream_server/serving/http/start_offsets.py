@@ -87,7 +87,7 @@ class StartOffsets:
         except UnavailableError:
             # Its leader does not know yet where it ends. Show what can be read.
             bounds = pb.FetchRequest(stream=stream, offset=first, bytes_max=1)
-            answer = await self._gateway.call("Reads", "Fetch", bounds, sender)
+            answer = await self._gateway.call(bounds, sender)
             found = answer.high_watermark
         return found if timestamp_us is not None else max(first, found - last)
 
@@ -116,8 +116,6 @@ class StartOffsets:
     ) -> list[pb.ListOffsetsResponse.Result]:
         """Ask the leader. Any other node gives errors that name the leader."""
         described = await self._gateway.call(
-            "Streams",
-            "DescribeStream",
             pb.DescribeStreamRequest(stream=stream, registry_only=True),
             sender,
         )
@@ -125,8 +123,6 @@ class StartOffsets:
         for query in queries:
             query.stream.CopyFrom(stream)
         answer = await self._gateway.call(
-            "Reads",
-            "ListOffsets",
             pb.ListOffsetsRequest(queries=queries),
             sender,
             node_id=leader if leader >= 0 else None,

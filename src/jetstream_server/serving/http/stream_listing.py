@@ -88,7 +88,7 @@ class StreamListing:
         """Some of the streams that are wanted, and how many there are. The `state` of one whose
         leader has not reported is "": then only `stream` means something."""
         asked = pb.ListStreamsRequest(describe_led=True)
-        listed = await self._gateway.call("Streams", "ListStreams", asked, sender_of(request))
+        listed = await self._gateway.call(asked, sender_of(request))
         await claim(request)
         streams = list(filter(wanted.takes, listed.streams))
         if wanted.sort not in _OF_LEADERS:
@@ -112,9 +112,7 @@ class StreamListing:
     async def _led(self, request: web.Request, node: int) -> list[_Described]:
         asked = pb.ListStreamsRequest(describe_led=True)
         try:
-            answer = await self._gateway.call(
-                "Streams", "ListStreams", asked, sender_of(request), node_id=node
-            )
+            answer = await self._gateway.call(asked, sender_of(request), node_id=node)
         except JetstreamError:
             return []  # Their descriptions are what this node knows.
         return list(answer.led)

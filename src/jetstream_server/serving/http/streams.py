@@ -86,7 +86,7 @@ class StreamsApi:
 
     async def _cluster(self, request: web.Request) -> web.Response:
         asked = pb.DescribeClusterRequest(readiness=True)
-        answer = await self._gateway.call("Cluster", "DescribeCluster", asked, sender_of(request))
+        answer = await self._gateway.call(asked, sender_of(request))
         return json_response(cluster_fields(answer))
 
     async def _streams(self, request: web.Request) -> web.Response:
@@ -99,12 +99,12 @@ class StreamsApi:
         ref, who = ref_of(request.match_info["stream"]), sender_of(request)
         asked = pb.DescribeStreamRequest(stream=ref)
         try:
-            answer = await self._gateway.call("Streams", "DescribeStream", asked, who)
+            answer = await self._gateway.call(asked, who)
         except JetstreamError as error:
             if not error.retriable:
                 raise
             asked.registry_only = True
-            answer = await self._gateway.call("Streams", "DescribeStream", asked, who)
+            answer = await self._gateway.call(asked, who)
             answer.description.state = ""
         return json_response(_fields_of(answer.description))
 
