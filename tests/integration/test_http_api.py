@@ -113,8 +113,11 @@ def test_a_cursor_lives_from_its_first_position_to_its_end(
     assert (found["offset"], found["lag"], found["state"]) == (4, 6, "current")
     known = client.describe_cursor("billing", stream)
     assert (known.offset, known.owner, known.metadata, known.last_epoch) == (4, "me", "m", 1)
+    late = f"{cursor}?expected_revision={known.revision}"
+    put(server, stream, {"offset": 5})
+    assert call(server.http, "DELETE", late).code == "precondition_failed"
     assert call(server.http, "DELETE", cursor).status == 204
-    assert call(server.http, "DELETE", cursor).status == 404
+    assert call(server.http, "DELETE", late).status == 404
     assert client.list_cursors(stream=stream) == []
 
 

@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from jetstream_client import AsyncClient, NotFoundError, PreconditionFailedError
+from jetstream_client import (
+    AsyncClient,
+    NotFoundError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 from jetstream_client.transport.control import ControlPlane
+from jetstream_client.transport.grpc_calls import LostCallError
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 
@@ -97,3 +103,70 @@ async def test_of_a_purge(server: ServerProcess, copies: Copies) -> None:
         await client.publish("late-purge", b"new")
         assert (await late()).log_start_offset == 1
         assert (await client.fetch("late-purge"))[0].value == b"new"
+
+
+class Attempts:
+    """Notes the attempts of clients' calls, and sends the last one once more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.late: Callable[[], Any] | None = None
+        self.lost = 0
+        attempt = ControlPlane._attempt
+
+        async def noting(plane: ControlPlane, *sent: Any) -> Any:
+            if "Describe" not in type(sent[0]).__name__:
+                self.late = lambda: attempt(plane, *sent)
+            found = await attempt(plane, *sent)
+            if self.lost:
+                self.lost -= 1
+                raise LostCallError("its answer is lost")
+            return found
+
+        monkeypatch.setattr(ControlPlane, "_attempt", noting)
+
+    def kept(self) -> Callable[[], Any]:
+        assert self.late is not None
+        return self.late
+
+
+@on_loop
+async def test_of_changes_that_were_undone(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Attempts(monkeypatch)
+    async with AsyncClient(server.grpc) as client, AsyncClient(server.grpc) as other:
+        stream = await client.create_stream("late-change", "late-change")
+        created = attempts.kept()
+        changes = (
+            (client.pause_stream(stream), other.resume_stream(stream)),
+            (client.resume_stream(stream), other.pause_stream(stream)),
+            (client.set_stream_readonly(stream), other.set_stream_readonly(stream, False)),
+            (client.alter_stream(stream, max_age=60), other.alter_stream(stream, max_age=90)),
+            (client.set_throttle(1 << 20), other.set_throttle(0)),
+        )
+        for first, second in changes:
+            await first
+            late = attempts.kept()
+            await second
+            with pytest.raises(UnavailableError, match="changed after this call was sent"):
+                await late()
+        (found,) = [each for each in await client.list_streams() if each.id == stream.id]
+        assert (found.paused, found.readonly, found.max_age) == (True, False, 90)
+        await other.delete_stream(stream)
+        with pytest.raises(UnavailableError, match="changed after this call was sent"):
+            await created()
+
+
+@on_loop
+async def test_of_a_change_whose_answer_is_lost(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Attempts(monkeypatch)
+    async with AsyncClient(server.grpc) as client:
+        stream = await client.create_stream("lost-answer", "lost-answer")
+        attempts.lost = 2
+        await client.alter_stream(stream, max_age=60)
+        attempts.lost = 1
+        assert (await client.pause_stream(stream)).paused
+        attempts.lost = 1
+        await client.delete_stream(stream)

@@ -121,7 +121,7 @@ class SimulatedCalls:
         self.process = process
         self._last: Proto | None = None
 
-    async def attempt(self, request: Proto, address: str, share: float, token: str) -> Any:
+    async def attempt(self, request: Proto, address: str, share: float, *_: object) -> Any:
         name = type(request).__name__.removesuffix("Request")
         if name == "GroupHeartbeat" and request is not self._last:
             self._last = request  # What it repeats may have been true before.

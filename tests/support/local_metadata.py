@@ -25,11 +25,11 @@ class LocalMetadata:
     def registry(self) -> Registry:
         return self._cluster.registry
 
-    async def propose(self, command: Command) -> dict[str, Any]:
+    async def propose(self, command: Command, *, made_at: int = 0) -> dict[str, Any]:
         self.proposed.append(command)
         if self.trouble is not None:
             self._late += [command] if self.is_late else []
             raise self.trouble
         while self._late:
             self._cluster.do(self._late.pop(0))
-        return self._cluster.do(command)
+        return self._cluster.do(command, made_at=made_at)

@@ -71,8 +71,8 @@ class Calls:
         """Elect a replica of a stream without a leader, although committed records may be lost.
 
         dry_run: only say what the election would cost. stream_epoch: elect only if the stream still
-        has this epoch. Raises PreconditionFailedError if the stream has a leader, or the replica
-        cannot lead.
+        has this epoch; by default, that which it has when the call begins. Raises
+        PreconditionFailedError if the stream has a leader, or the replica cannot lead.
         """
         return self._thread.run(
             self._client.elect_uncleanly(stream, node, dry_run=dry_run, stream_epoch=stream_epoch)

@@ -28,6 +28,8 @@ from jetstream_protocol.generated import api_pb2 as pb
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from jetstream_client.transport.streams import Streams
+
 
 async def describe_cluster(control: ControlPlane, *, readiness: bool = False) -> ClusterInfo:
     """readiness: with why nodes are not ready, for which they are asked."""
@@ -38,7 +40,9 @@ async def describe_cluster(control: ControlPlane, *, readiness: bool = False) ->
 
 
 class AsyncCluster(AsyncMethods):
-    """A part of `AsyncClient`."""
+    """A part of `AsyncClient`, which sets this."""
+
+    _streams: Streams
 
     async def describe_cluster(self) -> ClusterInfo:
         """Describe the cluster: its nodes and why some are not ready, the controller, and the URLs
@@ -70,13 +74,18 @@ class AsyncCluster(AsyncMethods):
         """Elect a replica of a stream without a leader, although committed records may be lost.
 
         dry_run: only say what the election would cost. stream_epoch: elect only if the stream still
-        has this epoch. Raises PreconditionFailedError if the stream has a leader, or the replica
-        cannot lead.
+        has this epoch; by default, that which it has when the call begins. Raises
+        PreconditionFailedError if the stream has a leader, or the replica cannot lead.
         """
-        # A retry after success finds a leader and is refused.
+        # A retry after success finds a leader and is refused. A copy that arrives when there is
+        # none again finds another epoch.
+        ref = wire.to_ref(stream)
+        if stream_epoch is None and not dry_run:
+            found = await self._streams.registered(ref, self._calls.timeout)
+            ref, stream_epoch = wire.to_ref(found), found.stream_epoch
         answer: pb.ElectLeaderResponse = await self._calls.call(
             pb.ElectLeaderRequest(
-                stream=wire.to_ref(stream),
+                stream=ref,
                 node_id=check_node(node),
                 dry_run=dry_run,
                 stream_epoch=check_epoch(stream_epoch),

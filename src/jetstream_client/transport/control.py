@@ -162,6 +162,8 @@ class ControlPlane:
         self._servers = Servers(config.servers)
         self._given = config.servers
         self._tls_files: dict[str, object] = {}
+        # The highest of the metadata that an answer has told; None: there was no answer.
+        self._revision: int | None = None
         self._retired: list[grpc.Channel] = []
         self._config = config
         self._tls = config.tls
@@ -203,6 +205,10 @@ class ControlPlane:
         lost = False
         answered: JetstreamError | None = None
         unreached: dict[str, UnreachedError] = {}
+        is_dated = changes and request.DESCRIPTOR.file is api_pb2.DESCRIPTOR
+        if is_dated and self._revision is None:
+            await self.call(api_pb2.DescribeClusterRequest(), what=what, timeout=timeout)
+            self._reached(0)  # Earlier versions tell none.
         attempt = 0
         while True:
             attempt += 1
@@ -210,7 +216,8 @@ class ControlPlane:
             try:
                 left = deadline - loop.time()
                 share = self._share(left, share_min, share_first * 2 ** min(attempt - 1, 10))
-                found = await self._attempt(request, address, share, token)
+                made_at = (is_dated and self._revision) or 0
+                found = await self._attempt(request, address, share, token, made_at)
             except JetstreamError as error:
                 if lost and done_already is not None and isinstance(error, done_already):
                     return answer_class(request)()
@@ -230,7 +237,8 @@ class ControlPlane:
                 if step is None or self._is_closed or loop.time() + step.wait >= deadline:
                     cause = cause_error(error, answered, unreached.values())
                     raise outcome_error(cause, what, changes, lost) from None
-                self._retrying(what, error, attempt)
+                if made_at == self._revision or not is_dated:
+                    self._retrying(what, error, attempt)  # Otherwise its knowledge was old.
                 address = step.address or self._servers.after(address)
                 await asyncio.sleep(step.wait)
             else:
@@ -297,14 +305,16 @@ class ControlPlane:
         return max(share, min(at_least, left), 0.001)
 
     async def _attempt(
-        self, request: Message, address: str, share: float, token: str = ""
+        self, request: Message, address: str, share: float, token: str = "", made_at: int = 0
     ) -> Message:
         channel = self._channels.get(address) or self._connect(address)
         failed, deadline = asyncio.Event(), asyncio.get_running_loop().time() + share
         looking = asyncio.create_task(self._look(address, failed, share))
         try:
             with self._calling(channel):
-                found = await ask(channel, request, share, address, token)
+                found = await ask(
+                    channel, request, share, address, token, made_at=made_at, reached=self._reached
+                )
         except (UnreachedError, LostCallError) as error:
             self._lost(address, error)
             self._renew(address)
@@ -317,6 +327,9 @@ class ControlPlane:
             looking.cancel()
         self._found(address)
         return found
+
+    def _reached(self, revision: int) -> None:
+        self._revision = max(self._revision or 0, revision)
 
     def _connect(self, address: str) -> grpc.Channel:
         if self._is_closed:

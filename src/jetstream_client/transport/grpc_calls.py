@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 # gRPC's core writes to standard error past all logging. It looks once, before its first use.
@@ -21,7 +21,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from jetstream_client.values.tls import TlsConfig
-from jetstream_protocol.channels import reconnect_options
+from jetstream_protocol.channels import MADE_AT_KEY, REVISION_KEY, reconnect_options
 from jetstream_protocol.errors import (
     InternalError,
     InvalidRequestError,
@@ -60,13 +60,23 @@ def _call_of(channel: grpc.Channel, request: Message) -> Any:
 
 
 async def ask(
-    channel: grpc.Channel, request: Message, timeout: float, address: str, token: str = ""
+    channel: grpc.Channel,
+    request: Message,
+    timeout: float,
+    address: str,
+    token: str = "",
+    *,
+    made_at: int = 0,
+    reached: Callable[[int], None] = lambda _: None,
 ) -> Message:
     """What the server at `address` answers. Raises JetstreamError. Cancelled, it cancels too.
-    token: identifies the caller."""
+    token: identifies the caller. made_at: the revision of the metadata that it knows. reached:
+    called with that of the answer."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[None] = loop.create_future()
-    metadata = (("authorization", f"Bearer {token}"),) if token else None
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    if made_at:
+        metadata.append((MADE_AT_KEY, str(made_at)))
     call = _call_of(channel, request).future(request, timeout=timeout, metadata=metadata)
 
     def tell() -> None:
@@ -83,11 +93,20 @@ async def ask(
     except asyncio.CancelledError:
         call.cancel()
         raise
+    revision = _revision_of(call.trailing_metadata() or ())
+    if revision or call.code() is grpc.StatusCode.OK:
+        reached(revision)
     try:
         found: Message = call.result(0)
     except grpc.RpcError as error:
         raise to_error(error, address) from error
     return found
+
+
+def _revision_of(metadata: Iterable[tuple[str, str | bytes]]) -> int:
+    """0: an earlier version answers, or none."""
+    found = next((value for key, value in metadata if key == REVISION_KEY), "")
+    return int(found) if found.isdigit() else 0
 
 
 async def ask_for_many(

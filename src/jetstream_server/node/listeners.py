@@ -156,6 +156,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
         token_connections,
         unread,
         server.grpc_loop,
+        lambda: metadata.registry.revision,
         server.certificates,
     )
 

@@ -33,7 +33,7 @@ class Server:
         self.is_silent = False
         self.revision = 0
 
-    async def attempt(self, request: Any, address: str, share: float, token: str) -> Any:
+    async def attempt(self, request: Any, address: str, share: float, *_: object) -> Any:
         if self.is_silent:
             await asyncio.sleep(share)
             raise LostCallError(f"{address} did not answer in time")

@@ -207,7 +207,7 @@ async def test_calls_of_a_client_that_does_one_thing_share_its_timeout(
     timeouts: list[float] = []
 
     async def slow(
-        channel: Any, request: Any, timeout: float, *_: object
+        channel: Any, request: Any, timeout: float, *_: object, **__: object
     ) -> api_pb2.ListStreamsResponse:
         timeouts.append(timeout)
         await asyncio.sleep(min(timeout, 0.3))
@@ -233,7 +233,7 @@ async def test_a_second_server_has_as_long_as_an_answer_takes(
     given: list[tuple[str, float]] = []
 
     async def first_is_frozen(
-        channel: Any, request: Any, timeout: float, address: str, token: str
+        channel: Any, request: Any, timeout: float, address: str, *_: str, **__: object
     ) -> Message:
         if isinstance(request, api_pb2.DescribeClusterRequest):
             return api_pb2.DescribeClusterResponse()
@@ -272,7 +272,7 @@ async def test_who_joins_a_group_while_its_coordinator_changes_waits_as_long_as_
     given: list[tuple[str, float]] = []
 
     async def only_the_third_time(
-        channel: Any, request: Any, timeout: float, address: str, token: str
+        channel: Any, request: Any, timeout: float, address: str, *_: str, **__: object
     ) -> Message:
         if isinstance(request, api_pb2.DescribeClusterRequest):
             return api_pb2.DescribeClusterResponse()
@@ -297,7 +297,7 @@ async def test_a_publisher_learns_its_streams_although_the_first_server_is_froze
     given: list[tuple[str, float]] = []
 
     async def only_the_last_answers(
-        channel: Any, request: Any, timeout: float, address: str, token: str
+        channel: Any, request: Any, timeout: float, address: str, *_: str, **__: object
     ) -> Message:
         if isinstance(request, api_pb2.DescribeClusterRequest):
             return api_pb2.DescribeClusterResponse()

@@ -142,7 +142,7 @@ async def test_a_renewed_channel_is_closed_when_its_last_call_has_ended(
 ) -> None:
     release = asyncio.Event()
 
-    async def ask(*_: object) -> Any:
+    async def ask(*_: object, **__: object) -> Any:
         await release.wait()
         return pb.DataFetchResponse()
 

@@ -96,7 +96,7 @@ class Proposer:
             cast("RaftMetadataLog", metadata), lambda: WallUs(0), nodes_configured=1
         )
 
-    async def _propose(self, command: Command) -> dict[str, Any]:
+    async def _propose(self, command: Command, **_: object) -> dict[str, Any]:
         assert isinstance(command, CreateStream)
         self.proposed.append(command)
         self.meanwhile()

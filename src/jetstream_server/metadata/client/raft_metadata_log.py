@@ -37,7 +37,12 @@ from jetstream_server.metadata.member.proposals import Outcome
 from jetstream_server.metadata.raft.status import MetadataStatus
 from jetstream_server.metadata.raft.voter_change import Verdict
 from jetstream_server.metadata.state.command_json import Command, encode_command
-from jetstream_server.metadata.state.commands import VOTERS_LEVEL, Barrier, RegisterNode
+from jetstream_server.metadata.state.commands import (
+    MADE_AT_LEVEL,
+    VOTERS_LEVEL,
+    Barrier,
+    RegisterNode,
+)
 from jetstream_server.metadata.state.operations import REPEATABLE, check_feature
 from jetstream_server.metadata.state.registry import Registry, check_result
 
@@ -51,7 +56,8 @@ class Proposal:
 
     text: the command with its id, as it was first proposed; "" before. term: for a controller's
     decision, the term in which it was made; it enters the log in that term or not at all.
-    controller_epoch: the claim under which it was made (registry.py). is_void: no copy of it can
+    controller_epoch: the claim under which it was made; made_at: when its caller sent it, 0: it has
+    none (both: registry.py). is_void: no copy of it can
     take effect any more, although one may have: this process has proposed so much since that the
     group has forgotten the id. The effect of such a copy is applied here by then.
     """
@@ -62,12 +68,14 @@ class Proposal:
         submit: Callable[[Proposal, float], Awaitable[dict[str, Any]]],
         term: int | None = None,
         controller_epoch: int | None = None,
+        made_at: int = 0,
     ) -> None:
         self.text = ""
         self.term = term
         self.is_void = False
         self._command = command
         self._controller_epoch = controller_epoch
+        self._made_at = made_at
         self._submit = submit
 
     def number(self, incarnation: int | str, sequence: int) -> None:
@@ -76,6 +84,7 @@ class Proposal:
         self.text = encode_command(
             self._command,
             controller_epoch=self._controller_epoch,
+            made_at=self._made_at,
             command_id=(incarnation, sequence),
         )
 
@@ -185,23 +194,27 @@ class RaftMetadataLog:
         *,
         as_controller: bool = False,
         patience: float = PATIENCE_SECONDS,
+        made_at: int = 0,
     ) -> dict[str, Any]:
         """Propose a command. Returns its result, once it has been applied on this node.
 
+        made_at: the revision at which the caller sent it (last_changes.py); 0: unknown.
         as_controller: propose only while this node is the controller, under its epoch; otherwise
         raises NotLeaderError. Raises the JetstreamError of a refused command, UnavailableError when
         there is no leader (nothing was done), UnknownOutcomeError when the command may or may not
         be applied.
         """
-        proposal = self.prepare(command, as_controller=as_controller)
+        proposal = self.prepare(command, as_controller=as_controller, made_at=made_at)
         result = await proposal.submit(patience)
         if isinstance(command, RegisterNode) and command.session == self._session:
             self.incarnation = result["incarnation"]
         return result
 
-    def prepare(self, command: Command, *, as_controller: bool = False) -> Proposal:
-        """A proposal of the command, for callers that must know its outcome. as_controller: see
-        `propose`."""
+    def prepare(
+        self, command: Command, *, as_controller: bool = False, made_at: int = 0
+    ) -> Proposal:
+        """A proposal of the command, for callers that must know its outcome. as_controller,
+        made_at: see `propose`."""
         term = epoch = None
         if as_controller:
             if self.controller_epoch is None:
@@ -210,7 +223,9 @@ class RaftMetadataLog:
         if self.incarnation is None and command.op not in REPEATABLE:
             raise PreconditionFailedError(f"this process must register before {command.op!r}")
         check_feature(self.registry, command.needed_level, command.op)
-        return Proposal(command, self._submit, term, epoch)
+        if self.registry.settings.feature_level < MADE_AT_LEVEL:
+            made_at = 0
+        return Proposal(command, self._submit, term, epoch, made_at)
 
     async def change_voters(self, wanted: tuple[NodeId, ...]) -> tuple[Verdict, str]:
         """Ask this node, as metadata leader, for these voters: what it decides, and why. Raises

@@ -57,6 +57,7 @@ class Streams:
         check_names: Callable[[], int] = lambda: 0,
         creator: str = "",
         streams_max: int = 0,
+        made_at: int = 0,
     ) -> tuple[StreamMetadata, bool]:
         """Create a stream. Returns it, and whether it is new.
 
@@ -64,7 +65,8 @@ class Streams:
         even if a stream of that name exists on another subject. check_names: returns `names_at`
         (commands.py), or raises if the caller may not share the names; asked again when somebody
         has taken one meanwhile. creator: the calling principal, whose quota counts; "": none.
-        It is recorded only once every node's software supports it.
+        It is recorded only once every node's software supports it. made_at: see
+        `RaftMetadataLog.propose`.
 
         Idempotent. Raises the errors of check_names, StreamExistsError, InvalidRequestError,
         QuotaExceededError, UnavailableError, UnknownOutcomeError.
@@ -96,7 +98,7 @@ class Streams:
             partitions=partitions,
         )
         try:
-            result = await self._with_names(command, check_names)
+            result = await self._with_names(command, check_names, made_at)
         finally:
             self._placer.settle(placement)
         stream = self._metadata.registry.streams.get(result["stream_id"])
@@ -114,7 +116,7 @@ class Streams:
         return stream
 
     async def _with_names(
-        self, command: CreateStream, check_names: Callable[[], int]
+        self, command: CreateStream, check_names: Callable[[], int], made_at: int
     ) -> dict[str, Any]:
         """Propose it with its `names_at`."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -122,7 +124,9 @@ class Streams:
             if self._metadata.registry.settings.feature_level < NAMES_LEVEL:
                 names_at = 0
             try:
-                return await self._metadata.propose(replace(command, names_at=names_at))
+                return await self._metadata.propose(
+                    replace(command, names_at=names_at), made_at=made_at
+                )
             except PreconditionFailedError:
                 if not names_at or attempt == ATTEMPTS_MAX:
                     raise
@@ -151,10 +155,15 @@ class Streams:
             self._placer.settle(placement)
 
     async def alter(
-        self, stream: StreamMetadata, config: dict[str, Any], stream_epoch: int | None
+        self,
+        stream: StreamMetadata,
+        config: dict[str, Any],
+        stream_epoch: int | None,
+        made_at: int = 0,
     ) -> StreamMetadata:
         """Change the settings that are not None in `config`, and return the stream.
 
+        made_at: see `RaftMetadataLog.propose`.
         stream_epoch: change it only if the stream is still at that epoch; None: at any epoch. With
         another number of observers, observers come and go (ReassignStream) before other settings
         change. Idempotent. Raises InvalidRequestError, PreconditionFailedError,
@@ -170,8 +179,9 @@ class Streams:
         observers = settings.pop("observers", None)
         if observers is not None:
             stream = await self._at_its_epoch(
-                stream, stream_epoch, lambda now: self._with_observers(now, observers)
+                stream, stream_epoch, lambda now: self._with_observers(now, observers), made_at
             )
+            made_at = made_at and self._metadata.registry.revision  # After its own change.
             stream_epoch = None if stream_epoch is None else stream.stream_epoch
         if not settings:
             return stream
@@ -185,6 +195,7 @@ class Streams:
             lambda now: AlterStream(
                 stream_id=now.id, stream_epoch=now.stream_epoch, config=settings
             ),
+            made_at,
         )
 
     def _with_observers(self, stream: StreamMetadata, count: int) -> ReassignStream:
@@ -200,6 +211,7 @@ class Streams:
         stream: StreamMetadata,
         stream_epoch: int | None,
         make: Callable[[StreamMetadata], Command],
+        made_at: int,
     ) -> StreamMetadata:
         """Propose what `make` returns for the stream as it is, and return the stream afterwards.
         stream_epoch: raise PreconditionFailedError if the stream is at another epoch."""
@@ -207,7 +219,7 @@ class Streams:
             if stream_epoch is not None:
                 stream = replace(stream, stream_epoch=stream_epoch)
             try:
-                await self._metadata.propose(make(stream))
+                await self._metadata.propose(make(stream), made_at=made_at)
             except PreconditionFailedError:
                 if stream_epoch is not None or attempt == ATTEMPTS_MAX:
                     raise

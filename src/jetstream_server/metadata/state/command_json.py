@@ -1,6 +1,6 @@
 """Writes metadata commands as JSON, and reads them.
 
-    {"op": "create_stream", …fields, "controller_epoch": n, "id": [incarnation, sequence]}
+    {"op": "create_stream", …fields, "controller_epoch": n, "made_at": n, "id": [incarnation, n]}
 
 The fields are those of the command's class (commands.py), in their order. A field that equals its
 default need not be written; a field that is absent or null has its default. Reading is strict:
@@ -79,7 +79,8 @@ class Command:
 
 
 class Envelope(NamedTuple):
-    """The parts of a command's JSON. Neither `fields` nor `op` is checked yet."""
+    """The parts of a command's JSON. Neither `fields`, which hold `made_at`, nor `op` is checked
+    yet."""
 
     op: object
     fields: dict[str, Any]
@@ -91,12 +92,15 @@ def encode_command(
     command: Command,
     *,
     controller_epoch: int | None = None,
+    made_at: int = 0,
     command_id: tuple[int | str, int] | None = None,
 ) -> str:
-    """Write a command. controller_epoch, command_id: see registry.py."""
+    """Write a command. controller_epoch, made_at, command_id: see registry.py."""
     values = command.to_dict()
     if controller_epoch is not None:
         values["controller_epoch"] = controller_epoch
+    if made_at:
+        values["made_at"] = made_at
     if command_id is not None:
         values["id"] = command_id
     return json.dumps(values, separators=(",", ":"))

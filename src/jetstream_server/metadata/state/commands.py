@@ -54,6 +54,8 @@ LAKE_LEVEL = FeatureLevel(6)
 NEW_MINIMUM_LEVEL = FeatureLevel(6)
 """From this level on a new minimum clears the ELR only if the ISR reaches it (AlterStream)."""
 
+MADE_AT_LEVEL = FeatureLevel(6)
+"""From this level on a command may say when it was sent (last_changes.py)."""
 SCHEMA_LEVEL = FeatureLevel(6)
 """From this level on a stream may have a schema (SetSchema)."""
 

@@ -29,25 +29,55 @@ REPEATABLE = (commands.RegisterNode.op, commands.SetCluster.op, commands.Barrier
 
 class Operation(NamedTuple, Generic[CommandT]):
     """A command and the function that decides it. The function changes nothing; it raises a
-    JetstreamError to refuse."""
+    JetstreamError to refuse. about: what a caller's command is about, of which no late copy may
+    undo a later change (last_changes.py); "": a late copy does no harm."""
 
     command: type[CommandT]
     decide: Callable[[Tables, CommandT], Decision]
+    about: Callable[[Tables, CommandT], str] = lambda _tables, _command: ""
+
+
+def _stream(tables: Tables, command: Any) -> str:
+    stream = tables.streams.get(command.stream_id)
+    return "" if stream is None else stream.full_name
+
+
+def _new_stream(_: Tables, command: commands.CreateStream) -> str:
+    return "" if command.internal else f"{command.name}@{command.subject}"
+
+
+def _node(_: Tables, command: Any) -> str:
+    return f"node {command.node_id}"
+
+
+def _cluster(_: Tables, command: commands.SetCluster) -> str:
+    return "the cluster"
+
+
+def _token(_: Tables, command: Any) -> str:
+    return f"token {command.token_id}"
+
+
+def _principal(tables: Tables, command: commands.AddAcl | commands.RemoveAcl) -> str:
+    if isinstance(command, commands.AddAcl):
+        return f"the rules of {command.principal}"
+    rule = tables.security.rules.get(command.rule_id)
+    return "" if rule is None else f"the rules of {rule.principal}"
 
 
 OPERATIONS: dict[str, Operation[Any]] = {
     operation.command.op: operation
     for operation in (
-        Operation(commands.CreateStream, stream_decisions.create_stream),
-        Operation(commands.DeleteStream, stream_decisions.delete_stream),
-        Operation(commands.AlterStream, stream_decisions.alter_stream),
+        Operation(commands.CreateStream, stream_decisions.create_stream, _new_stream),
+        Operation(commands.DeleteStream, stream_decisions.delete_stream, _stream),
+        Operation(commands.AlterStream, stream_decisions.alter_stream, _stream),
         Operation(commands.PurgeStream, stream_decisions.purge_stream),
-        Operation(commands.SetStreamAccess, stream_decisions.set_stream_access),
-        Operation(commands.SetSchema, schema_decisions.set_schema),
+        Operation(commands.SetStreamAccess, stream_decisions.set_stream_access, _stream),
+        Operation(commands.SetSchema, schema_decisions.set_schema, _stream),
         Operation(commands.ConfirmFlush, stream_decisions.confirm_flush),
         Operation(commands.CommitLake, lake_decisions.commit_lake),
         Operation(commands.AdoptLake, lake_decisions.adopt_lake),
-        Operation(commands.ReassignStream, reassignment_decisions.reassign_stream),
+        Operation(commands.ReassignStream, reassignment_decisions.reassign_stream, _stream),
         Operation(commands.FinishReassignment, reassignment_decisions.finish_reassignment),
         Operation(commands.ChangeIsr, leadership_decisions.change_isr),
         Operation(commands.TransferLeader, leadership_decisions.transfer_leader),
@@ -57,15 +87,15 @@ OPERATIONS: dict[str, Operation[Any]] = {
         Operation(commands.RegisterNode, node_decisions.register_node),
         Operation(commands.FenceNode, node_decisions.fence_node),
         Operation(commands.UnfenceNode, node_decisions.unfence_node),
-        Operation(commands.DrainNode, node_decisions.drain_node),
-        Operation(commands.RemoveNode, node_decisions.remove_node),
+        Operation(commands.DrainNode, node_decisions.drain_node, _node),
+        Operation(commands.RemoveNode, node_decisions.remove_node, _node),
         Operation(commands.ClaimController, node_decisions.claim_controller),
-        Operation(commands.SetCluster, node_decisions.set_cluster),
+        Operation(commands.SetCluster, node_decisions.set_cluster, _cluster),
         Operation(commands.Barrier, node_decisions.barrier),
-        Operation(commands.CreateToken, security_decisions.create_token),
-        Operation(commands.RevokeToken, security_decisions.revoke_token),
-        Operation(commands.AddAcl, security_decisions.add_acl),
-        Operation(commands.RemoveAcl, security_decisions.remove_acl),
+        Operation(commands.CreateToken, security_decisions.create_token, _token),
+        Operation(commands.RevokeToken, security_decisions.revoke_token, _token),
+        Operation(commands.AddAcl, security_decisions.add_acl, _principal),
+        Operation(commands.RemoveAcl, security_decisions.remove_acl, _principal),
         Operation(commands.BootstrapSecurity, security_decisions.bootstrap_security),
         Operation(commands.TrimActivity, activity.trim_activity),
         Operation(commands.NoteCursors, activity.note_cursors),

@@ -1,12 +1,14 @@
 """The metadata state machine: takes commands in their one order, the same on every node.
 
-    command = {"op": "create_stream", …fields, "id": [incarnation, sequence], "controller_epoch": n}
+    command = {"op": "create_stream", …fields, "id": [incarnation, sequence], "controller_epoch": n,
+               "made_at": n}
 
 `id` makes a command happen once: a repetition gets the first result, and a command of a process
 that has been replaced is refused. Before it has an incarnation, a process gives its session token
 instead, and may only send commands that are harmless when repeated. `controller_epoch` makes a
-command void under a newer controller. Both may be absent. A result is {"revision": n, …}, or with
-{"error": {code, message}}.
+command void under a newer controller, and `made_at` makes a caller's command void after a later one
+about the same thing (last_changes.py). All three may be absent. A result is {"revision": n, …}, or
+with {"error": {code, message}}.
 
 Invariants. `apply` is deterministic (no clock, randomness or set order; the proposer supplies time
 and ids) and total: it returns a result for any text. A refused command changes nothing but the
@@ -46,6 +48,9 @@ from jetstream_server.metadata.state.changes import (
 )
 from jetstream_server.metadata.state.cluster import ClusterSettings, ControllerClaim
 from jetstream_server.metadata.state.command_json import Envelope, decode_command
+from jetstream_server.metadata.state.commands import MADE_AT_LEVEL
+from jetstream_server.metadata.state.fields import Fields
+from jetstream_server.metadata.state.last_changes import LastChanges
 from jetstream_server.metadata.state.operations import OPERATIONS, REPEATABLE
 from jetstream_server.metadata.state.outbox import Outbox
 from jetstream_server.metadata.state.results import ResultWindows
@@ -66,11 +71,12 @@ and the command is refused: an unhandled exception would stop every node for eve
 class Registry(Tables):
     """All metadata, and the one way to change it."""
 
-    __slots__ = ("_changes", "_results")
+    __slots__ = ("_changes", "_last_changes", "_results")
 
     def __init__(self) -> None:
         super().__init__()
         self._results = ResultWindows()
+        self._last_changes = LastChanges()
         self._changes: list[Change] = []
 
     def apply(self, command: str, revision: int) -> dict[str, Any]:
@@ -117,8 +123,13 @@ class Registry(Tables):
             raise FencedEpochError(
                 f"controller epoch {epoch!r} ended; it is {self.controller.epoch}"
             )
+        made_at = envelope.fields.pop("made_at", None) if level >= MADE_AT_LEVEL else None
+        dated = Fields({"made_at": made_at}, str(op))
         try:
             command = operation.command.parse(envelope.fields, level)
+            about = operation.about(self, command)
+            if dated.has("made_at"):
+                self._last_changes.check(about, dated.integer("made_at"))
             decision = operation.decide(self, command)
         except _BUGS as error:
             raise InternalError(f"{op} failed: {error!r}") from error
@@ -132,6 +143,8 @@ class Registry(Tables):
                 self.revision += (
                     REVISIONS_PER_EARLIER_RECOVERY if is_earlier else REVISIONS_PER_RECOVERY
                 )
+        if level >= MADE_AT_LEVEL:
+            self._last_changes.note(about, self.revision)
         self._changes.extend(decision.changes)
         self._note_activity(decision.changes)
         return {"revision": revision, **decision.result}
@@ -171,6 +184,7 @@ class Registry(Tables):
         """The current state, to be encoded later or by another thread."""
         security = {} if self.security == SecurityState() else {"security": self.security.to_dict()}
         activity = {} if self.activity == Outbox() else {"activity": self.activity.to_dict()}
+        last_changes = self._last_changes.to_list()
         lakes = [[stream_id, made_us] for stream_id, made_us in self.deleted.items() if made_us]
         return StateImage(
             head={
@@ -181,6 +195,7 @@ class Registry(Tables):
                 **({"deleted_lakes": lakes} if lakes else {}),
                 "reports": [[key, *self.reports[key]] for key in sorted(self.reports)],
                 "results": self._results.copy(),
+                **({"last_changes": last_changes} if last_changes else {}),
                 **security,
                 **activity,
             },
@@ -215,7 +230,7 @@ class Registry(Tables):
         if learned:
             changes.append(DeletionsLearned(learned))
         changes.extend(diff_streams(self.streams, fresh.streams, fresh.deleted))
-        for slot in (*Tables.__slots__, "_results"):
+        for slot in (*Tables.__slots__, "_last_changes", "_results"):
             setattr(self, slot, getattr(fresh, slot))
         self._changes.extend(changes)
 
@@ -252,6 +267,7 @@ def _registry_from(snapshot: bytes) -> Registry:
             standing = tuple((node_id, at_us) for node_id, at_us in reports)
             changes.append(LeaderReported(StreamId(stream_id), standing))
         registry._results = image.head["results"]
+        registry._last_changes = LastChanges(image.head.get("last_changes", ()))
         registry.commit(changes)
         registry.check_understood()
         registry.capture()  # What cannot be ordered could not be written again.

@@ -300,7 +300,10 @@ class ClusterService:
 
     async def DrainNode(self, request: pb.DrainNodeRequest, call: Call) -> pb.DrainNodeResponse:
         await self._metadata.propose(
-            DrainNode(node_id=NodeId(request.node_id), draining=request.draining, until_undone=True)
+            DrainNode(
+                node_id=NodeId(request.node_id), draining=request.draining, until_undone=True
+            ),
+            made_at=call.made_at,
         )
         return pb.DrainNodeResponse()
 
@@ -319,7 +322,8 @@ class ClusterService:
                 replicas=replicas,
                 stream_epoch=request.stream_epoch if request.HasField("stream_epoch") else None,
                 observers=observers,
-            )
+            ),
+            made_at=call.made_at,
         )
         after = self._metadata.registry.streams.get(stream.id, stream)
         return pb.ReassignStreamResponse(stream=stream_to_proto(after))
@@ -336,7 +340,7 @@ class ClusterService:
         self, request: pb.AlterClusterRequest, call: Call
     ) -> pb.AlterClusterResponse:
         if wanted := cluster_config_from_proto(request.config):
-            await self._metadata.propose(SetCluster(**wanted))
+            await self._metadata.propose(SetCluster(**wanted), made_at=call.made_at)
         config = cluster_config_to_proto(self._metadata.registry.settings)
         return pb.AlterClusterResponse(config=config)
 
@@ -344,7 +348,9 @@ class ClusterService:
         self._voters.check_is_none(NodeId(request.node_id))
         await self._metadata.barrier()
         check_removable(self._metadata.registry, NodeId(request.node_id))
-        await self._metadata.propose(RemoveNode(node_id=NodeId(request.node_id)))
+        await self._metadata.propose(
+            RemoveNode(node_id=NodeId(request.node_id)), made_at=call.made_at
+        )
         return pb.RemoveNodeResponse()
 
     async def ListVoters(self, request: pb.ListVotersRequest, call: Call) -> pb.ListVotersResponse:

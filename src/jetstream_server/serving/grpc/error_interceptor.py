@@ -18,12 +18,14 @@ import structlog
 from google.protobuf.message import DecodeError
 from grpc import aio
 
+from jetstream_protocol.channels import REVISION_KEY
 from jetstream_protocol.errors import (
     CODES,
     GRPC_ERROR_KEY,
     InternalError,
     InvalidRequestError,
     JetstreamError,
+    UnauthenticatedError,
 )
 from jetstream_protocol.restored_batch import RESTORE_BYTES_MAX
 from jetstream_server.net.error_limits import bounded
@@ -76,10 +78,15 @@ def _readable(request: Any) -> Any:
     return request
 
 
-async def _abort(context: _Context, error: JetstreamError) -> NoReturn:
+async def _abort(
+    context: _Context, error: JetstreamError, more: tuple[tuple[str, str], ...] = ()
+) -> NoReturn:
+    """more: trailing metadata besides."""
     status = grpc.StatusCode[CODES[type(error)].grpc_status]
     answer = bounded(error)
-    await context.abort(status, answer.message, ((GRPC_ERROR_KEY, answer.SerializeToString()),))
+    await context.abort(
+        status, answer.message, (*more, (GRPC_ERROR_KEY, answer.SerializeToString()))
+    )
 
 
 def _unexpected_error(error: Exception, method: str) -> InternalError:
@@ -91,9 +98,14 @@ class ErrorInterceptor(aio.ServerInterceptor):
     """Wraps every handler, health and reflection included; see the module."""
 
     def __init__(
-        self, callers: CallLimiter, called: Callable[[str], None] = lambda peer: None
+        self,
+        callers: CallLimiter,
+        called: Callable[[str], None] = lambda peer: None,
+        revision: Callable[[], int] = lambda: 0,
     ) -> None:
-        """called: called with the peer of each call."""
+        """called: called with the peer of each call. revision: returns that of the metadata here,
+        which answers tell (channels.REVISION_KEY)."""
+        self._revision = revision
         self._callers = callers
         self._called = called
         self._guard: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
@@ -110,7 +122,9 @@ class ErrorInterceptor(aio.ServerInterceptor):
         rule = RPCS.get(method)
         is_public = rule is not None and rule.scope is Scope.PUBLIC
         handler = await continuation(handler_call_details)
-        around = _Supervised(method, self._callers, self._called, is_public=is_public)
+        around = _Supervised(
+            method, self._callers, self._called, self._revision, is_public=is_public
+        )
         if handler is None:  # Not remembered: there is no end of unknown methods.
             return grpc.stream_stream_rpc_method_handler(_unknown(around))
         handler = self._guard[method] = _guard(handler, method, self._callers, around)
@@ -148,11 +162,18 @@ class _Supervised:
     """Around each call of a method."""
 
     def __init__(
-        self, method: str, callers: CallLimiter, called: Callable[[str], None], *, is_public: bool
+        self,
+        method: str,
+        callers: CallLimiter,
+        called: Callable[[str], None],
+        revision: Callable[[], int],
+        *,
+        is_public: bool,
     ) -> None:
         self._method = method
         self._callers = callers
         self._called = called
+        self._revision = revision
         self._is_public = is_public
 
     @asynccontextmanager
@@ -162,11 +183,16 @@ class _Supervised:
             self._callers.began(context.peer(), is_public=self._is_public)
             yield
         except JetstreamError as error:
-            await _abort(context, error)
+            stranger = isinstance(error, UnauthenticatedError)
+            await _abort(context, error, () if stranger else self.trailers())
         except aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001  the supervisor of every RPC
             await _abort(context, _unexpected_error(error, self._method))
+
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """The trailing metadata of an answer."""
+        return () if self._is_public else ((REVISION_KEY, str(self._revision())),)
 
     async def request(self, context: _Context) -> Any:
         """The call's only request."""
@@ -184,7 +210,9 @@ class _Supervised:
 def _unary(behaviour: Any, around: _Supervised) -> Callable[[Any, _Context], Awaitable[Any]]:
     async def answer(_: object, context: _Context) -> Any:
         async with around(context):
-            return await behaviour(await around.request(context), context)
+            found = await behaviour(await around.request(context), context)
+            context.set_trailing_metadata(around.trailers())
+            return found
 
     return answer
 

@@ -24,7 +24,8 @@ from typing import Any, Final, TypeVar
 import uvloop
 from grpc import aio
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.channels import MADE_AT_KEY
+from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_server.background import FAILED_TASK
 from jetstream_server.net.tls import of_auth_context
 from jetstream_server.security.identity import ANONYMOUS, Identity
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 AT_ONCE = 16
 """Methods begun in one iteration of the node's loop; most take less than half a millisecond."""
+_DIGITS_MAX = 18
 _END: Final = object()
 
 _Context = aio.ServicerContext[Any, Any]
@@ -61,6 +63,14 @@ class Call:
         """The text of a header; "": there is none."""
         given = next((value for name, value in self.metadata if name == key), "")
         return given if isinstance(given, str) else ""
+
+    @property
+    def made_at(self) -> int:
+        """The revision that its sender knew; 0: it does not say. Raises InvalidRequestError."""
+        given = self.header(MADE_AT_KEY)
+        if given and not (given.isascii() and given.isdecimal() and len(given) <= _DIGITS_MAX):
+            raise InvalidRequestError(f"{MADE_AT_KEY} is {given[:40]!r}, which is no revision")
+        return int(given or 0)
 
     def when_ended(self, then: Callable[[], object]) -> None:
         """Call `then` once the answer was sent or is not awaited any more; at once if that is so

@@ -57,17 +57,18 @@ class SecurityService:
     async def CreateToken(
         self, request: pb.CreateTokenRequest, call: Call
     ) -> pb.CreateTokenResponse:
-        return await self._make_token(CreateTokenCommand, request.principal, request.lifetime_us)
+        return await self._make_token(CreateTokenCommand, request, call)
 
     async def Bootstrap(self, request: pb.BootstrapRequest, call: Call) -> pb.CreateTokenResponse:
-        return await self._make_token(BootstrapSecurity, request.principal, request.lifetime_us)
+        return await self._make_token(BootstrapSecurity, request, call)
 
     async def _make_token(
         self,
         command: type[CreateTokenCommand] | type[BootstrapSecurity],
-        principal: str,
-        lifetime_us: int,
+        request: pb.CreateTokenRequest | pb.BootstrapRequest,
+        call: Call,
     ) -> pb.CreateTokenResponse:
+        principal, lifetime_us = request.principal, request.lifetime_us
         check_principal(principal)
         if not 0 <= lifetime_us <= LIFETIME_US_MAX:
             raise InvalidRequestError("a token lives for up to 100 years; 0: it does not expire")
@@ -84,7 +85,8 @@ class SecurityService:
                 hash=token.hash,
                 created_at_us=token.created_at_us,
                 expires_at_us=token.expires_at_us,
-            )
+            ),
+            made_at=call.made_at,
         )
         return pb.CreateTokenResponse(token=_token(token), text=new.text)
 
@@ -103,7 +105,7 @@ class SecurityService:
     async def RevokeToken(
         self, request: pb.RevokeTokenRequest, call: Call
     ) -> pb.RevokeTokenResponse:
-        await self._metadata.propose(RevokeToken(token_id=request.id))
+        await self._metadata.propose(RevokeToken(token_id=request.id), made_at=call.made_at)
         return pb.RevokeTokenResponse()
 
     async def AddAcl(self, request: pb.AddAclRequest, call: Call) -> pb.AddAclResponse:
@@ -120,7 +122,8 @@ class SecurityService:
                 stream=rule.stream,
                 subject=rule.subject,
                 cursor=rule.cursor,
-            )
+            ),
+            made_at=call.made_at,
         )
         added = pb.AclRule()
         added.CopyFrom(rule)
@@ -136,7 +139,7 @@ class SecurityService:
         return pb.ListAclsResponse(rules=map(_rule, state.rules.values()))
 
     async def RemoveAcl(self, request: pb.RemoveAclRequest, call: Call) -> pb.RemoveAclResponse:
-        await self._metadata.propose(RemoveAcl(rule_id=request.id))
+        await self._metadata.propose(RemoveAcl(rule_id=request.id), made_at=call.made_at)
         return pb.RemoveAclResponse()
 
     async def TestAcl(self, request: pb.TestAclRequest, call: Call) -> pb.TestAclResponse:

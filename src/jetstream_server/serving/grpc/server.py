@@ -10,6 +10,7 @@ All of it runs on gRPC's loop, except the methods, which run on the node's loop 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -83,9 +84,11 @@ class ApiServer:
         token_connections: TokenConnections,
         unread: ResponseMemoryLimiter,
         grpc_loop: GrpcLoop,
+        revision: Callable[[], int],
         certificates: Certificates | None = None,
     ) -> None:
-        """unread: room for answers. certificates: for TLS on the port."""
+        """unread: room for answers. revision: returns that of the metadata here. certificates: for
+        TLS on the port."""
         self._certificates = certificates
         services: dict[str, object] = {
             "Streams": streams,
@@ -103,7 +106,7 @@ class ApiServer:
         self._loop = grpc_loop
         self._health = health.aio.HealthServicer()
         self._callers = callers
-        self._guard = ErrorInterceptor(callers, connections.called)
+        self._guard = ErrorInterceptor(callers, connections.called, revision)
         self._connections = connections
         self._watching: tuple[asyncio.Task[None], ...] = ()
         self._server: aio.Server | None = None

@@ -142,6 +142,7 @@ class StreamsService:
             check_names=partial(self._access.check_new, call.identity, request),
             creator=self._access.control.quota_holder(call.identity),
             streams_max=self._access.control.quotas.streams,
+            made_at=call.made_at,
         )
 
     async def DescribeStream(
@@ -224,7 +225,7 @@ class StreamsService:
         self, request: pb.DeleteStreamRequest, call: Call
     ) -> pb.DeleteStreamResponse:
         stream = self._metadata.registry.stream_of(request.stream)
-        await self._metadata.propose(DeleteStream(stream_id=stream.id))
+        await self._metadata.propose(DeleteStream(stream_id=stream.id), made_at=call.made_at)
         return pb.DeleteStreamResponse()
 
     async def PurgeStream(
@@ -275,7 +276,9 @@ class StreamsService:
         self._check_lake(request.config)
         self._check_encryption(request.config, call)
         epoch = request.stream_epoch if request.HasField("stream_epoch") else None
-        altered = await self._streams.alter(stream, config_from_proto(request.config), epoch)
+        altered = await self._streams.alter(
+            stream, config_from_proto(request.config), epoch, call.made_at
+        )
         if altered.leader not in (NO_NODE, self._node_id):
             await self._wait_for_leader(altered)
         return pb.AlterStreamResponse(stream=stream_to_proto(altered))
@@ -310,14 +313,14 @@ class StreamsService:
         self, request: pb.SetStreamReadonlyRequest, call: Call
     ) -> pb.SetStreamReadonlyResponse:
         stream = self._metadata.registry.stream_of(request.stream)
-        after = await self._set_access(stream, readonly=request.readonly)
+        after = await self._set_access(call, stream, readonly=request.readonly)
         return pb.SetStreamReadonlyResponse(stream=stream_to_proto(after))
 
     async def PauseStream(
         self, request: pb.PauseStreamRequest, call: Call
     ) -> pb.PauseStreamResponse:
         stream = self._metadata.registry.stream_of(request.stream)
-        after = await self._set_access(stream, paused=True)
+        after = await self._set_access(call, stream, paused=True)
         await self._drained()
         return pb.PauseStreamResponse(stream=stream_to_proto(after))
 
@@ -325,7 +328,7 @@ class StreamsService:
         self, request: pb.ResumeStreamRequest, call: Call
     ) -> pb.ResumeStreamResponse:
         stream = self._metadata.registry.stream_of(request.stream)
-        after = await self._set_access(stream, paused=False)
+        after = await self._set_access(call, stream, paused=False)
         if after.leader == self._node_id:
             await self._confirm(after.id)
         return pb.ResumeStreamResponse(stream=stream_to_proto(after))
@@ -336,7 +339,8 @@ class StreamsService:
         result = await self._metadata.propose(
             SetSchema(
                 stream_id=stream.id, schema=request.schema, schema_version=request.schema_version
-            )
+            ),
+            made_at=call.made_at,
         )
         return pb.SetSchemaResponse(schema_version=result["schema_version"])
 
@@ -364,7 +368,12 @@ class StreamsService:
         return await self._lakes.sweep(replica, dry_run=request.dry_run)
 
     async def _set_access(
-        self, stream: StreamMetadata, *, readonly: bool | None = None, paused: bool | None = None
+        self,
+        call: Call,
+        stream: StreamMetadata,
+        *,
+        readonly: bool | None = None,
+        paused: bool | None = None,
     ) -> StreamMetadata:
         """Change the access, and return the stream. Raises NotLeaderError, also if the leadership
         has moved meanwhile. When the call is repeated, the new leader has applied the change."""
@@ -372,7 +381,8 @@ class StreamsService:
         if stream.leader != NO_NODE:
             self._replicas.resolve_led(ref)
         await self._metadata.propose(
-            SetStreamAccess(stream_id=stream.id, readonly=readonly, paused=paused)
+            SetStreamAccess(stream_id=stream.id, readonly=readonly, paused=paused),
+            made_at=call.made_at,
         )
         after = self._metadata.registry.stream_of(ref)
         if after.leader != NO_NODE:

@@ -25,8 +25,8 @@ from jetstream_server.serving.http.cursor_listing import (
 )
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
-from jetstream_server.serving.http.http_requests import body_of, ref_of
-from jetstream_server.serving.http.openapi_schemas import POSITION, TEXT, ref
+from jetstream_server.serving.http.http_requests import body_of, optional, ref_of
+from jetstream_server.serving.http.openapi_schemas import POSITION, TEXT, ref, whole
 from jetstream_server.serving.http.operations import JSON, Operation, Parameter
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.start_offsets import Place, StartOffsets
@@ -36,6 +36,7 @@ from jetstream_server.serving.lag import Lag
 _STREAM = Parameter("stream", "Only those in this stream.", TEXT, "orders")
 _NAME = Parameter("name", "Only those of this name.", TEXT, "billing")
 _MATCH = Parameter("match", "Only those whose name or stream has this in it.", TEXT, "bill")
+_REVISION = Parameter("expected_revision", "Only if the cursor has this revision.", whole(), "7")
 _FIELDS = tuple(POSITION["properties"])
 _SAY = (
     'say "offset" (the next record to read), or "to": "earliest", "latest", "-10", "1h" (ago) or '
@@ -99,7 +100,7 @@ class CursorsApi:
                 one,
                 self._delete,
                 "DELETE",
-                Operation("deleteCursor", "Delete a cursor.", status=204),
+                Operation("deleteCursor", "Delete a cursor.", parameters=(_REVISION,), status=204),
             ),
         ]
 
@@ -165,7 +166,9 @@ class CursorsApi:
 
     async def _delete(self, request: web.Request) -> web.Response:
         asked = cursors_pb2.DeleteCursorRequest(
-            name=request.match_info["cursor"], stream=ref_of(request.match_info["stream"])
+            name=request.match_info["cursor"],
+            stream=ref_of(request.match_info["stream"]),
+            expected_revision=optional(request, "expected_revision"),
         )
         await self._gateway.call(asked, sender_of(request))
         return web.Response(status=204)
