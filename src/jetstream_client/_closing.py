@@ -10,13 +10,16 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from jetstream_client._log import logger
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 
 if TYPE_CHECKING:
     from typing import Self
+
+
+_T = TypeVar("_T")
 
 
 class ClientClosedError(InvalidRequestError, UnavailableError):
@@ -28,6 +31,15 @@ class ClientClosedError(InvalidRequestError, UnavailableError):
     def code(self) -> str:
         """No server sends it."""
         return "client_closed"
+
+
+async def shared(task: asyncio.Future[_T], whose: str = "client") -> _T:
+    """What a task ends with for which others wait, too. Only the closing of its owner cancels it.
+    Who waits then was not cancelled, and gets ClientClosedError."""
+    await asyncio.wait([task])
+    if task.cancelled():
+        raise ClientClosedError(f"the {whose} is closed")
+    return task.result()
 
 
 class _Living(ABC):  # noqa: B024  it has no method of its own that others write

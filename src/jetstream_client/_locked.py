@@ -15,6 +15,10 @@ from jetstream_protocol.errors import InvalidRequestError
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
+LOOK_SECONDS = 0.5
+"""A signal that comes just before a thread begins to wait does not wake it: Python calls the
+handler when the wait ends. So no wait is longer."""
+
 _LOCKED: set[CodeType] = set()
 
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from jetstream_client._closing import AsyncClosing, ClientClosedError
-from jetstream_client._locked import check_not_within
+from jetstream_client._locked import LOOK_SECONDS, check_not_within
 from jetstream_client._log import logger
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
@@ -34,10 +34,6 @@ _Begun = TypeVar("_Begun", bound=_Begins)
 _Made = TypeVar("_Made")
 
 _CLOSED = "the client is closed"
-
-_LOOK_SECONDS = 0.5
-"""A signal that comes just before a thread begins to wait does not wake it: Python calls the
-handler when the wait ends. So no wait is longer."""
 
 
 class _Running:
@@ -117,7 +113,7 @@ class LoopThread:
             future = self._submit(coroutine)
             while True:
                 try:
-                    return future.result(_LOOK_SECONDS)
+                    return future.result(LOOK_SECONDS)
                 except TimeoutError:
                     if future.done():
                         return future.result()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 _T = TypeVar("_T")
+P = ParamSpec("P")
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -40,3 +42,13 @@ def run_in_virtual_time(main: Coroutine[Any, Any, _T]) -> _T:
     """As `asyncio.run`."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
+
+
+def on_virtual_loop(scenario: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """As `on_loop`, on such a loop."""
+
+    @functools.wraps(scenario)
+    def test(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_in_virtual_time(scenario(*args, **kwargs))
+
+    return test

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Generic
 
-from jetstream_client._closing import AsyncClosing
+from jetstream_client._closing import AsyncClosing, close_after, shared
 from jetstream_client._log import logger
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client._tracing import Tracing
@@ -75,7 +75,7 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
                 loop = self._plain.home.here()
                 self._running.add(self)
                 self._beginning = loop.create_task(self._begin())
-            await asyncio.shield(self._beginning)
+            await shared(self._beginning, "publisher")
 
     async def _begin(self) -> None:
         try:
@@ -229,6 +229,11 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
     async def aclose(self) -> None:
         """Flush, and then take no more records. Idempotent."""
         await self.end(InvalidRequestError("the publisher is closed"))
+
+    async def aclose_unasked(self) -> None:
+        """The same, for a caller that hears of no failure: it is logged."""
+        if not self._closing:
+            await close_after(GeneratorExit(), self.aclose())
 
     async def end(self, error: JetstreamError, deadline: float | None = None) -> None:
         """The same; what is not acknowledged by the deadline, on the loop's clock, fails as with

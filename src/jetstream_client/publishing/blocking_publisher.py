@@ -40,6 +40,11 @@ class Publisher(Closing, Generic[S]):
         self._process = os.getpid()
         self.subject = publisher.subject
 
+    def __del__(self) -> None:
+        """No caller can use it any more: what it holds is sent, and nothing is kept for it."""
+        if hasattr(self, "_publisher"):  # Else LoopThread.begun closes it.
+            self._thread.post(self._publisher.aclose_unasked())
+
     def __repr__(self) -> str:
         return f"<Publisher to {self.subject!r}: {self.buffered_bytes} bytes unacknowledged>"
 

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from jetstream_client.publishing.ack import Ack, PublishResult
 from jetstream_client.publishing.record_accumulator import Batch
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 _T = TypeVar("_T")
 
@@ -136,31 +136,37 @@ class _Delivery(ABC, Generic[_T]):
         """Wait for the outcome, at most `timeout` seconds, and return it. Raises TimeoutError if it
         does not come in time, or the error with which the batch failed; InvalidRequestError in the
         client's own thread, before there is one."""
-        self.exception(timeout)
-        self._batch.future.result()
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
         return self._result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait as `result` does. Returns the error with which the batch failed, or None if it is
         stored."""
-        batch, who = self._batch, object()
+        error = self._outcome(timeout)
+        self._batch.is_seen = True  # Last: before, a signal handler may raise at any line.
+        return error
+
+    def _outcome(self, timeout: float | None) -> BaseException | None:
+        batch, waits = self._batch, threading.Lock()
         if timeout != 0 and not self.done() and batch.thread == threading.get_ident():
             raise InvalidRequestError(
                 "the thread that sends the record would wait for itself: await the delivery"
             )
-        try:  # Before it asks: a signal handler may raise at any line.
-            batch.ask(who)
-            self.hurry()
-            return batch.future.exception(timeout)
-        except BaseException:
-            batch.give_up(who)
-            raise
+        try:
+            batch.ask(waits)
+            with waits:
+                self.hurry()
+                return batch.future.exception(timeout)
+        finally:
+            batch.give_up(waits)
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
         """Call `call(self)` once the outcome is known, in the client's own thread: it must not wait
         there."""
-        self._batch.ask(call)
         self._batch.future.add_done_callback(lambda _: call(self))
+        self._batch.is_seen = True
 
     def watch(self, call: Callable[[_T | None, BaseException | None], object]) -> None:
         """Call it with the result or the error once the outcome is known, like `add_done_callback`.
@@ -173,18 +179,20 @@ class _Delivery(ABC, Generic[_T]):
         self._batch.future.add_done_callback(done)
 
     def __await__(self) -> Generator[Any, None, _T]:
-        who = object()
-        self._batch.ask(who)
-        future: Future[tuple[Ack, ...]] = self._batch.future
-        if not future.done():
+        batch, waits = self._batch, threading.Lock()
+        if not batch.future.done():
+            self.hurry()
             try:
-                self.hurry()
-                # Its own future: if its task is cancelled, nothing else is.
-                yield from asyncio.wrap_future(future).__await__()
-            except (asyncio.CancelledError, GeneratorExit):
-                self._batch.give_up(who)
-                raise
-        future.result()
+                batch.ask(waits)
+                with waits:
+                    # Its own future: if its task is cancelled, nothing else is.
+                    yield from asyncio.wrap_future(batch.future).__await__()
+            except JetstreamError:
+                pass  # The batch has failed.
+            finally:
+                batch.give_up(waits)
+        batch.is_seen = True
+        batch.future.result()
         return self._result()
 
 

@@ -24,7 +24,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from jetstream_client._closing import ClientClosedError
+from jetstream_client._closing import ClientClosedError, shared
 from jetstream_client._log import logger
 from jetstream_client.publishing.ack import OF_OTHERS, Pending, PublishResult, marked
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
@@ -412,7 +412,7 @@ class PlainPublisher:
         """Once nats-py is imported. All wait for the same and go on in the order of their calls."""
         if self._loading is None:
             self._loading = load_nats()
-        await asyncio.shield(self._loading)
+        await shared(self._loading)
 
     async def connected(self, deadline: float | None = None) -> NatsInbox:
         """One connection, however many publishers ask for it at the same time. While it is lost
@@ -445,7 +445,7 @@ class PlainPublisher:
         return False
 
     async def _one_connection(self) -> NatsInbox:
-        return await asyncio.shield(self._connecting or self._begin_connecting())
+        return await shared(self._connecting or self._begin_connecting())
 
     def _begin_connecting(self) -> asyncio.Task[NatsInbox]:
         self._connecting = asyncio.get_running_loop().create_task(self._connect())

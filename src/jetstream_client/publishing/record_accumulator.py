@@ -16,6 +16,7 @@ handler that uses the client in the middle of such a call gets an error (_locked
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from jetstream_client._locked import check_not_within, holds_a_lock
+from jetstream_client._locked import LOOK_SECONDS, check_not_within, holds_a_lock
 from jetstream_client.publishing.ack import Ack
 from jetstream_client.publishing.subject_routes import Expectation
 from jetstream_protocol import batch as record_batch
@@ -45,15 +46,15 @@ class Batch:
     """Records that travel together. `future` gets the acks, each with the offset of the first
     record; of a batch that was split, those of the first part (`acks_from` knows all).
 
-    hurry: called when somebody waits for the outcome. start: bytes of all batches before it.
-    thread: the sender's, which must not wait for it. whole: the batch that it was split from; None:
-    it was not. send_at, sequence and the later
-    fields belong to `InFlightBatches`.
+    is_seen: a caller has its outcome. hurry: called when somebody waits for it. start: bytes of
+    all batches before it. thread: the sender's, which must not wait for it. whole: the batch that
+    it was split from; None: it was not. send_at, sequence and the later fields belong to
+    `InFlightBatches`.
     """
 
     __slots__ = (
-        "_askers",
         "_parts",
+        "_waiting",
         "acks",
         "attempt",
         "count",
@@ -66,6 +67,7 @@ class Batch:
         "hurry",
         "is_announced",
         "is_sealed",
+        "is_seen",
         "keys",
         "missing",
         "place",
@@ -105,7 +107,8 @@ class Batch:
         self.size = 0
         self.future: Future[tuple[Ack, ...]] = Future()
         self.future.set_running_or_notify_cancel()  # It cannot be cancelled.
-        self._askers: list[object] = []  # A list, because it grows and shrinks without a lock.
+        self.is_seen = False
+        self._waiting: list[threading.Lock] = []  # A list: it grows and shrinks without a lock.
         self.encoded: EncodedBatch | None = None
         self.send_at: float | None = None
         self.sequence = -1
@@ -125,18 +128,19 @@ class Batch:
         return self.start + self.size
 
     @property
-    def asked(self) -> int:
-        """How many wait for the outcome or have seen it."""
-        return len(self._askers)
+    def asked(self) -> bool:
+        """Whether a caller has seen the outcome, or waits for it."""
+        return self.is_seen or any(each.locked() for each in self._waiting.copy())
 
-    def ask(self, who: object) -> None:
-        """Somebody sees the outcome, unless it gives up. From any thread, signal handlers too."""
-        self._askers.append(who)
+    def ask(self, waits: threading.Lock) -> None:
+        """Somebody waits for the outcome while `waits` is held: Python releases it however the
+        waiting ends, also by a signal handler that raises. From any thread."""
+        self._waiting.append(waits)
 
-    def give_up(self, who: object) -> None:
-        """Who asked, or was about to, does not see the outcome. From any thread, as `ask`."""
+    def give_up(self, waits: threading.Lock) -> None:
+        """Nobody waits by it any more. From any thread."""
         with suppress(ValueError):
-            self._askers.remove(who)
+            self._waiting.remove(waits)
 
     def add(self, value: bytes | None, key: bytes | None, block: bytes) -> None:
         values = self.values
@@ -308,7 +312,7 @@ class RecordAccumulator:
         self._wake = wake
         self._thread = thread
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._waiting: list[threading.Lock] = []  # Changed without the lock.
         self._queue: deque[Batch] = deque()
         """The batches that the sender has not taken. The last one is open unless it is sealed."""
         self._taken = Batch(0.0, 0.0)
@@ -352,6 +356,7 @@ class RecordAccumulator:
                 self._seal()
         return batch, place
 
+    @holds_a_lock
     def fits(self, size: int) -> bool:
         """Whether the open batch takes so many bytes more. Another thread may be quicker."""
         with self._lock:
@@ -415,11 +420,29 @@ class RecordAccumulator:
     def wait_for_release(self, seen: int, timeout: float) -> bool:
         """Block until there may be room; False: not within `timeout` seconds. seen: the value of
         `releases` before room was looked for, so that no release in between is missed.
+
+        No lock is held: a signal handler may use the client meanwhile.
         """
-        with self._lock:
-            return self._changed.wait_for(
-                lambda: self.releases != seen or self._end is not None, timeout
-            )
+        deadline = time.monotonic() + timeout
+        waits = threading.Lock()
+        waits.acquire()  # Whoever makes room releases it.
+        self._waiting.append(waits)
+        try:
+            while self.releases == seen and self._end is None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                waits.acquire(timeout=min(left, LOOK_SECONDS))
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(waits)
+        return True
+
+    def _tell_waiting(self) -> None:
+        """Once `releases` or `_end` has changed: who begins to wait just now sees that."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.release()
 
     def _place_for(self, size: int) -> Batch | None:
         """The open batch, if it takes so many bytes more, or a new one. None: there is no room.
@@ -520,6 +543,7 @@ class RecordAccumulator:
             return batch.due
 
     @property
+    @holds_a_lock
     def buffered(self) -> int:
         """Bytes of the open, sealed and sent batches."""
         with self._lock:
@@ -535,7 +559,7 @@ class RecordAccumulator:
         with self._lock:
             self._released += batch.size
             self.releases += 1
-            self._changed.notify_all()
+            self._tell_waiting()
 
     def end(self, error: JetstreamError) -> list[Batch]:
         """Take nothing more: callers get `error`. Returns what was never sent."""
@@ -545,7 +569,7 @@ class RecordAccumulator:
             rest = []
             while self._queue:
                 rest.append(self._take())
-            self._changed.notify_all()
+            self._tell_waiting()
             return rest
 
 

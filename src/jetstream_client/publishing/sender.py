@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from jetstream_client._closing import ClientClosedError
 from jetstream_client._log import logger
 from jetstream_client.publishing.ack import Ack
 from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
@@ -155,6 +156,9 @@ class Sender:
         self._in_flight = self._new_in_flight()
         self._route_asked = self._loop.time()
         self._looking: asyncio.Task[None] | None = None
+        self._ends_with: JetstreamError = ClientClosedError(
+            "the event loop of the client has ended before the client was closed"
+        )
         self._way = self._new_way(data_plane)
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._stopped)
@@ -220,6 +224,7 @@ class Sender:
     async def stop(self, error: JetstreamError) -> None:
         """End at once: batches that are not stored fail with `error`, those that may be stored with
         UnknownOutcomeError. Idempotent."""
+        self._ends_with = error
         tasks = [task for task in (self._task, self._looking) if task is not None]
         for task in tasks:
             task.cancel()
@@ -371,9 +376,11 @@ class Sender:
         return self._find_place(known or await self._routes.ask(self._subject)).route
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """A bug of ours must not leave callers waiting for ever."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
+        """Neither the end of the event loop, as that of `asyncio.run`, nor a bug of ours must leave
+        callers waiting for ever."""
+        if task.cancelled():
+            self._end(self._ends_with)
+        elif (error := task.exception()) is not None:
             self._end(InternalError(f"the publisher's sender failed: {error!r}"))
 
     def _settle(self, finished: Sequence[Done]) -> None:

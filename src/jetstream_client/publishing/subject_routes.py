@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from jetstream_client._closing import shared
 from jetstream_client.publishing.keyed_group import KeyedGroup
 from jetstream_client.publishing.partitioner import partition_of
 from jetstream_client.values.types import Stream
@@ -288,7 +289,7 @@ class SubjectRoutes:
 
         Publishers that ask at the same time share one call.
         """
-        return await asyncio.shield(self._asked_for(subject))
+        return await shared(self._asked_for(subject))
 
     def _asked_for(self, subject: str) -> asyncio.Task[SubjectRoute]:
         task = self._asking.get(subject)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from collections.abc import Callable
 from random import Random
@@ -24,12 +25,14 @@ from jetstream_client.publishing.subject_routes import SubjectRoute
 from jetstream_client.transport.home import Home
 from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from tests.property.test_sender import ROUTE, Nats, Routes
+from tests.support.loops import eventually, on_loop
 from tests.support.virtual_time import run_in_virtual_time
 
 TIMEOUT_SECONDS: Final = 10.0
 ERROR_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 3600.0
 RECORDS: Final = 4
+PATIENCE_SECONDS: Final = 30.0
 
 
 class Cluster(Nats):
@@ -266,3 +269,65 @@ def test_the_client_of_threads_alike(caplog: pytest.LogCaptureFixture) -> None:
         fails()
     assert isinstance(deliveries[0].exception(0), UnknownOutcomeError)
     assert records_lost(caplog) == [1]
+
+
+class Hidden(Cluster):
+    """The registry does not answer."""
+
+    async def route(self, subject: str, deadline: float) -> SubjectRoute:
+        await asyncio.sleep(LINGER_SECONDS)
+        return ROUTE
+
+
+def test_who_begins_a_publisher_that_is_closed_meanwhile_is_not_cancelled() -> None:
+    async def main() -> None:
+        for whose in ("client", "publisher"):
+            client = client_of(Hidden())
+            publisher: AsyncPublisher[bytes] = client.publisher("s")
+            sending = asyncio.ensure_future(publisher.send(b"1"))
+            await asyncio.sleep(0.1)
+            await (client.aclose() if whose == "client" else publisher.aclose())
+            (failure,) = await asyncio.gather(sending, return_exceptions=True)
+            assert isinstance(failure, ClientClosedError)
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("where", ["route", "connection"])
+@on_loop
+async def test_nor_is_who_publishes_while_the_client_is_closed(where: str) -> None:
+    client, is_asked, answer = AsyncClient("node:1"), asyncio.Event(), asyncio.Event()
+
+    async def ask(*_: object) -> Any:
+        is_asked.set()
+        await answer.wait()
+
+    if where == "route":
+        client._routes._streams_on = ask
+    else:
+        client._routes = Registry()  # type: ignore[assignment]
+        client._publisher._routes = client._routes
+        client._publisher._connect = ask  # type: ignore[method-assign]
+    publishing = asyncio.ensure_future(client.publish("s", b"1"))
+    await is_asked.wait()
+    await client.aclose()
+    (failure,) = await asyncio.gather(publishing, return_exceptions=True)
+    assert isinstance(failure, ClientClosedError)
+
+
+def test_an_event_loop_that_ends_leaves_nobody_waiting() -> None:
+    async def main() -> list[Delivery]:
+        return await held(client_of(Cluster()), 1)
+
+    for delivery in asyncio.run(main()):
+        assert isinstance(delivery.exception(0), ClientClosedError)
+
+
+def test_a_publisher_that_nobody_can_use_any_more_sends_what_it_holds() -> None:
+    client = Client("node:1")
+    client._client = client_of(Cluster())
+    delivery = client.publisher("s", linger=LINGER_SECONDS).send(b"1")
+    gc.collect()
+    assert delivery.result(PATIENCE_SECONDS).offset == 0
+    client._thread.run(eventually(lambda: not client._client._publishers))
+    client.close()

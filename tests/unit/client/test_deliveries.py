@@ -111,13 +111,26 @@ async def test_who_awaits_a_failure_has_seen_it() -> None:
     assert batch.asked
 
 
-@pytest.mark.parametrize("number", range(1, 9))
-def test_whose_wait_a_signal_handler_ends_has_seen_nothing(number: int) -> None:
-    batch, delivery = delivered()
-    sys.setprofile(Interrupts(number, "exception"))
-    try:
-        with pytest.raises((KeyboardInterrupt, TimeoutError)):
+@pytest.mark.parametrize("is_late", [True, False])
+def test_whose_wait_a_signal_handler_ends_has_seen_nothing(is_late: bool) -> None:
+    """Wherever it raises: also once the time is up, or the outcome is known."""
+    interrupts = 0
+    for number in range(1, 60):
+        batch, delivery = delivered()
+        if not is_late:
+            batch.future.set_exception(UnavailableError("no leader"))
+        sys.setprofile(Interrupts(number, "exception"))
+        try:
             delivery.exception(0.001)
-    finally:
-        sys.setprofile(None)
-    assert not batch.asked
+        except KeyboardInterrupt:
+            interrupts += 1
+            sys.setprofile(None)
+            assert not batch.asked
+        except TimeoutError:
+            break
+        else:
+            break
+        finally:
+            sys.setprofile(None)
+    assert interrupts > 8
+    assert batch.asked != is_late

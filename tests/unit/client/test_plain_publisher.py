@@ -25,7 +25,7 @@ from jetstream_client.publishing.subject_routes import SubjectRoute
 from jetstream_client.transport.nats import NatsInbox
 from jetstream_client.values.config import ClientConfig
 from jetstream_server.ingest.stream.acks import AckFormat
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 SILENCE = b"silence"
 NOBODY = None
@@ -106,7 +106,7 @@ async def published(
 
 @pytest.mark.parametrize("first", [SILENCE, nack(PERHAPS)])
 @pytest.mark.parametrize("later", [nack(TOO_FEW), NOBODY, nack(StreamReadonlyError("read-only"))])
-@on_loop
+@on_virtual_loop
 async def test_what_may_be_stored_stays_unknown_however_often_it_is_refused_later(
     monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes | None
 ) -> None:
@@ -124,7 +124,7 @@ async def test_what_may_be_stored_stays_unknown_however_often_it_is_refused_late
         (nack(StreamReadonlyError("read-only")), nack(TOO_FEW, "audit")),
     ],
 )
-@on_loop
+@on_virtual_loop
 async def test_what_one_of_two_streams_has_stored_stays_unknown_when_both_refuse_it_later(
     monkeypatch: pytest.MonkeyPatch, later: object
 ) -> None:
@@ -134,7 +134,7 @@ async def test_what_one_of_two_streams_has_stored_stays_unknown_when_both_refuse
     assert attempts > 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_the_same_stream_always_refuses_is_refused_and_says_where_it_is_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,14 +146,14 @@ async def test_what_the_same_stream_always_refuses_is_refused_and_says_where_it_
     assert attempts > 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_acknowledgement_ends_the_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, attempts = await published(monkeypatch, SILENCE, nack(TOO_FEW), NOBODY, ACK)
     assert isinstance(outcome, PublishResult)
     assert (outcome.offset, outcome.duplicate, attempts) == (4, True, 4)
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_was_only_ever_refused_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, attempts = await published(monkeypatch, NOBODY, nack(TOO_FEW))
     assert type(outcome) is NotEnoughReplicasError
@@ -163,7 +163,7 @@ async def test_what_was_only_ever_refused_is_refused(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("streams", "whose"), [(1, "stream 'orders' has no"), (2, "its streams have no")]
 )
-@on_loop
+@on_virtual_loop
 async def test_that_nobody_listens_is_told_with_why_and_where_to_look(
     monkeypatch: pytest.MonkeyPatch, streams: int, whose: str
 ) -> None:
@@ -176,7 +176,7 @@ async def test_that_nobody_listens_is_told_with_why_and_where_to_look(
     assert attempts > 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_one_of_two_streams_may_have_stored_is_not_published_again_without_an_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -186,7 +186,7 @@ async def test_what_one_of_two_streams_may_have_stored_is_not_published_again_wi
     assert attempts == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_sent_again_does_not_wait_in_a_lost_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -216,7 +216,7 @@ async def test_what_is_sent_again_does_not_wait_in_a_lost_connection(
 
 
 @pytest.mark.parametrize("msg_id", ["id", None])
-@on_loop
+@on_virtual_loop
 async def test_the_first_attempt_does_not_wait_in_a_lost_connection_either(
     monkeypatch: pytest.MonkeyPatch, msg_id: str | None
 ) -> None:
@@ -237,7 +237,7 @@ async def test_the_first_attempt_does_not_wait_in_a_lost_connection_either(
 
 
 @pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
-@on_loop
+@on_virtual_loop
 async def test_headers_count_for_what_nats_takes_in_one_message(spare: int, fits: bool) -> None:
     """NATS ends the connection of a client that sends more, with all that is under way on it."""
     published = []

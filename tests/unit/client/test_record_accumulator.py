@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -290,3 +294,61 @@ def test_a_signal_handler_in_the_middle_of_a_call_is_told_and_waits_for_nothing(
     thread.close()
     [batch] = buffer.sealed()
     assert batch.values == [b"1", b"2"]
+
+
+def test_one_that_comes_while_a_thread_waits_for_room_may_use_the_client() -> None:
+    """At any place of the call: nothing is locked there."""
+    for number in range(1, 30):
+        buffer = buffer_of(Clock(), buffer_bytes=RECORD_BYTES + 1)
+        found = buffer.put(b"1", None, b"")
+        assert found is not None
+        handler = Handler(number, partial(buffer.end, UnavailableError("the client is closed")))
+        sys.setprofile(handler)
+        try:
+            is_released = buffer.wait_for_release(buffer.releases, 0.001)
+        finally:
+            sys.setprofile(None)
+        if not handler.has_run:
+            break
+        assert is_released or number > 8
+    assert 8 < number < 29
+
+
+def test_one_that_comes_while_the_buffer_is_looked_at_is_told() -> None:
+    buffer = buffer_of(Clock())
+    buffer.put(b"1", None, b"")
+    told = 0
+
+    def use() -> None:
+        nonlocal told
+        if buffer._lock.locked():
+            with pytest.raises(InvalidRequestError, match="signal handler"):
+                buffer.put(b"x", None, b"")
+            told += 1
+
+    for look in (lambda: buffer.fits(1), lambda: buffer.buffered):
+        for number in range(1, 20):
+            sys.setprofile(Handler(number, use))
+            try:
+                look()
+            finally:
+                sys.setprofile(None)
+    assert told > 1
+
+
+class Handler:
+    """Runs `handle` at the `number`th call, or return from one, as a signal handler would."""
+
+    def __init__(self, number: int, handle: Callable[[], None]) -> None:
+        self.left = number
+        self.handle = handle
+        self.has_run = False
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if "jetstream_client" not in frame.f_code.co_filename:
+            return
+        self.left -= 1
+        if not self.left:
+            sys.setprofile(None)
+            self.has_run = True
+            self.handle()
