@@ -20,11 +20,10 @@ from jetstream_client import StreamDescription
 from jetstream_protocol import batch
 from jetstream_protocol.errors import CODES
 from jetstream_protocol.types import MonotonicUs
-from jetstream_server.node import config
-from jetstream_server.serving.metrics import consumer_series, cursor_series, stream_series
-from jetstream_server.serving.metrics.families import families
+from jetstream_server.node import config, metrics
+from jetstream_server.serving.metrics import consumer_series, cursor_series, stream_series, sums
 from jetstream_server.serving.metrics.histograms import Histograms
-from jetstream_server.serving.metrics.snapshot import Snapshot
+from jetstream_server.serving.metrics.sums import StreamSums
 from tests.support.sources import TREE, nodes_of, text_of
 
 OF_PROMETHEUS = {"process_open_fds", "process_resident_memory_bytes"}
@@ -276,7 +275,8 @@ def test_every_metric_is_described() -> None:
     section = page("operations/metrics.md")
     documented = {row[0].strip("`") for row in table_rows(section) if row[0].startswith("`")}
     collected = [
-        *families(Snapshot.empty()),
+        *metrics.families(None),
+        *sums.families(StreamSums()),
         *Histograms().collect(),
         *stream_series.series([], MonotonicUs(0)),
         *cursor_series.series([], 0),

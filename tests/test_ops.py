@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from jetstream_protocol.types import MonotonicUs
-from jetstream_server.serving.metrics import consumer_series, cursor_series, stream_series
-from jetstream_server.serving.metrics.families import families
+from jetstream_server.node import metrics
+from jetstream_server.serving.metrics import consumer_series, cursor_series, stream_series, sums
 from jetstream_server.serving.metrics.histograms import Histograms
-from jetstream_server.serving.metrics.snapshot import Snapshot
+from jetstream_server.serving.metrics.sums import StreamSums
 
 TREE = Path(__file__).resolve().parent.parent
 ALERTS = TREE / "ops" / "alerts.yml"
@@ -48,7 +48,8 @@ def expressions() -> Iterator[str]:
 
 def test_every_metric_of_an_alert_or_a_dashboard_exists() -> None:
     collected = [
-        *families(Snapshot.empty()),
+        *metrics.families(None),
+        *sums.families(StreamSums()),
         *Histograms().collect(),
         *stream_series.series([], MonotonicUs(0)),
         *cursor_series.series([], 0),
@@ -94,7 +95,10 @@ def test_the_second_scrape_job_keeps_every_series_of_streams_and_cursors(page: s
         each.name for each in singles
     }
     assert {name for name in names if not re.fullmatch(job[1], name)} == set()
-    others = {each.name for each in (*families(Snapshot.empty()), *Histograms().collect())}
+    others = {
+        each.name
+        for each in (*metrics.families(None), *sums.families(StreamSums()), *Histograms().collect())
+    }
     assert {name for name in others if re.fullmatch(job[1], name)} == set()
 
 

@@ -15,6 +15,7 @@ from jetstream_server.node.config import Config, split_address
 from jetstream_server.node.debug import debug_node
 from jetstream_server.node.descriptors import grpc_connections_max, raise_limit
 from jetstream_server.node.logs import RECENT
+from jetstream_server.node.metrics import families
 from jetstream_server.node.run_state import CannotListenError
 from jetstream_server.node.server import Server
 from jetstream_server.replication.drivers.disk_reserve import free_bytes
@@ -67,7 +68,7 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
     )
     metrics = MetricsPage(
         node.replicas,
-        server.snapshot,
+        partial(families, server),
         server.histograms,
         monotonic_clock,
         lags.find,

@@ -1,7 +1,8 @@
-"""The parts of a running server, and its report on itself: readiness, addresses, metrics."""
+"""The parts of a running server, and its report on itself: readiness, addresses, use."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -15,13 +16,13 @@ from jetstream_server.node.banner import banner
 from jetstream_server.node.catching_up import CatchingUp
 from jetstream_server.node.config import Config, NodeConfig
 from jetstream_server.node.consumers import NodeConsumers
-from jetstream_server.node.metrics_snapshot import snapshot_of, use_of
 from jetstream_server.node.node import Node
 from jetstream_server.node.run_state import RunState
+from jetstream_server.replication.drivers.disk_reserve import free_bytes
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.metrics.histograms import Histograms
-from jetstream_server.serving.metrics.snapshot import Snapshot
+from jetstream_server.serving.metrics.page import REPLICAS_PER_TURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +104,19 @@ class Server:
             f"nats={','.join(self.nats_urls())} folder={self.config.data}"
         )
 
-    def snapshot(self) -> Snapshot:
-        """The numbers of its metrics, without the sums over streams."""
-        return snapshot_of(
-            self.node,
-            self.connection,
-            self.bounds,
-            folder=self.config.data,
-            disk_reserve_bytes=self.config.log.disk_reserve_bytes,
-            is_ready=not self.not_ready(),
-            refused=self.refused,
-            api=self.api,
-        )
-
     async def use(self) -> pb.NodeUse:
-        """What the node holds."""
-        reserve = self.config.log.disk_reserve_bytes
-        return await use_of(self.node.replicas, self.config.data, reserve)
+        """What the node holds. The event loop gets a turn after each REPLICAS_PER_TURN replicas."""
+        led = log_bytes = 0
+        for count, replica in enumerate(list(self.node.replicas), 1):
+            led += replica.leadership is not None
+            log_bytes += replica.log.size_bytes
+            if count % REPLICAS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        free = free_bytes(self.config.data)
+        return pb.NodeUse(
+            streams=len(self.node.replicas),
+            streams_led=led,
+            log_bytes=log_bytes,
+            disk_free_bytes=-1 if free is None else free,
+            disk_reserve_bytes=self.config.log.disk_reserve_bytes,
+        )

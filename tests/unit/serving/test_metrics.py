@@ -25,7 +25,6 @@ from jetstream_server.serving.metrics.page import (
     MetricsPage,
     Replicas,
 )
-from jetstream_server.serving.metrics.snapshot import Snapshot
 from tests.support.loops import on_loop
 from tests.support.node import Node
 
@@ -40,10 +39,10 @@ async def no_cursors(matches: Matches) -> tuple[list[CursorLag], int]:
     return [], 0
 
 
-def page(replicas: Replicas, snapshot: Snapshot | None = None) -> MetricsPage:
+def page(replicas: Replicas) -> MetricsPage:
     return MetricsPage(
         replicas,
-        lambda: snapshot or Snapshot.empty(),
+        tuple,
         Histograms(),
         monotonic_clock,
         no_cursors,

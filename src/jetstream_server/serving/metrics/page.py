@@ -22,9 +22,8 @@ from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.grpc.cursor_lags import CursorLag
 from jetstream_server.serving.metrics import consumer_series, cursor_series, stream_series
-from jetstream_server.serving.metrics.families import families
 from jetstream_server.serving.metrics.histograms import Histograms
-from jetstream_server.serving.metrics.snapshot import Snapshot
+from jetstream_server.serving.metrics.sums import StreamSums, families
 
 REPLICAS_PER_TURN = 200
 """Replicas per turn: about 1 ms of the event loop."""
@@ -46,18 +45,18 @@ class MetricsPage:
     def __init__(
         self,
         replicas: Replicas,
-        snapshot: Callable[[], Snapshot],
+        of_node: Callable[[], Iterable[Metric]],
         histograms: Histograms,
         monotonic_clock: MonotonicClock,
         cursors: Callable[[Matches], Awaitable[tuple[list[CursorLag], int]]],
         consumers: Iterable[Consumer] = (),
     ) -> None:
-        """snapshot: everything but the sums over the streams. cursors: see CursorLags.find.
+        """of_node: everything but the sums over the streams. cursors: see CursorLags.find.
         consumers: those that this node serves."""
         self._consumers = consumers
         self._cursors = cursors
         self._replicas = replicas
-        self._snapshot = snapshot
+        self._of_node = of_node
         self._histograms = histograms
         self._clock = monotonic_clock
         self._process = ProcessCollector(registry=None)
@@ -66,16 +65,16 @@ class MetricsPage:
     async def text(self, streams: str = "") -> bytes:
         """The page. streams: a pattern; each stream that it matches has series of its own."""
         async with self._writing:
-            snapshot = self._snapshot()
-            snapshot.streams.counters.add(self._replicas.gone)
+            sums = StreamSums()
+            sums.counters.add(self._replicas.gone)
             found: list[Replica] = []
             for count, replica in enumerate(list(self._replicas), 1):
-                snapshot.streams.add(replica, self._clock())
+                sums.add(replica, self._clock())
                 if streams and stream_series.matches(replica, streams):
                     found.append(replica)
                 if count % REPLICAS_PER_TURN == 0:
                     await asyncio.sleep(PAUSE_SECONDS)
-            parts = [_text(self._of_node(snapshot))]
+            parts = [_text(self._without_single_streams(sums))]
             await asyncio.sleep(PAUSE_SECONDS)
             if streams:
                 for family in stream_series.series(found, self._clock()):
@@ -92,8 +91,9 @@ class MetricsPage:
                 parts.append(_text(consumer_series.series(shared)))
             return b"".join(parts)
 
-    def _of_node(self, snapshot: Snapshot) -> Iterator[Metric]:
-        yield from families(snapshot)
+    def _without_single_streams(self, sums: StreamSums) -> Iterator[Metric]:
+        yield from self._of_node()
+        yield from families(sums)
         yield from self._histograms.collect()
         yield from self._process.collect()
 

@@ -3,13 +3,17 @@ series. Adding one replica takes some microseconds, so the caller divides the wo
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from prometheus_client.metrics_core import Metric
 
 from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.replica import Replica
+from jetstream_server.serving.metrics.families import Row, labelled, numbers
 
 
 @dataclass(slots=True)
@@ -52,3 +56,59 @@ class StreamSums:
                 records, us = leadership.lag_of(node_id, now_us)
                 most_records, most_us = lags.get(node_id, (0, 0))
                 lags[node_id] = max(records, most_records), max(us, most_us)
+
+
+_SUMS: tuple[Row[StreamSums], ...] = (
+    ("streams", "Replicas held by this node", lambda s: s.replicas),
+    ("streams_led", "Streams that this node leads", lambda s: s.led),
+    ("streams_offline", "Replicas that take no appends: act on this", lambda s: s.offline),
+    ("streams_damaged", "Replicas whose disk has lost records: act on this", lambda s: s.damaged),
+    ("streams_under_replicated", "Streams led here with replicas out of sync",
+        lambda s: s.under_replicated),
+    ("streams_under_min_isr",
+        "Streams led here that refuse publishers: too few replicas are in sync",
+        lambda s: s.under_min_isr),
+    ("log_bytes", "Bytes in all logs", lambda s: s.log_bytes),
+    ("log_segments", "Segments of all logs", lambda s: s.segments),
+)  # fmt: skip
+
+_COUNTED: tuple[Row[Counters], ...] = (
+    ("records_appended_total", "Records stored", lambda c: c.records_appended),
+    ("bytes_appended_total", "Bytes of batches stored", lambda c: c.bytes_appended),
+    ("acks_sent_total", "Acknowledgements sent", lambda c: c.acks_sent),
+    ("acks_suppressed_total", "Acks requested on subjects outside ack_subjects",
+        lambda c: c.acks_suppressed),
+    ("duplicates_total", "Messages and batches that were stored already", lambda c: c.duplicates),
+    ("suspected_gaps_total", "Times a stream may have missed messages without acks",
+        lambda c: c.suspected_gaps),
+    ("hand_overs_total", "Leaderships taken over by plan", lambda c: c.hand_overs),
+    ("hand_over_gap_seconds_total", "Time during hand-overs without a subscription",
+        lambda c: c.hand_over_gaps_us / 1e6),
+)  # fmt: skip
+
+
+def families(sums: StreamSums) -> Iterator[Metric]:
+    yield from numbers(sums, _SUMS)
+    yield from numbers(sums.counters, _COUNTED)
+    nacks = sorted(sums.counters.nacks_by_code.items())
+    yield labelled("nacks_sent_total", "Refusals sent", "reason", nacks)
+    yield from _lag_families("replication", "a replica's node", sums.lags)
+    yield from _lag_families("observer", "an observer's node", sums.observer_lags)
+
+
+def _lag_families(
+    prefix: str, what: str, lags: Mapping[NodeId, tuple[int, int]]
+) -> Iterator[Metric]:
+    by_node = sorted(lags.items())
+    yield labelled(
+        f"{prefix}_lag_records",
+        f"The most by which {what} is behind in a stream led here",
+        "follower",
+        ((node_id, records) for node_id, (records, _) in by_node),
+    )
+    yield labelled(
+        f"{prefix}_lag_seconds",
+        "The longest time for which it has been behind in one",
+        "follower",
+        ((node_id, us / 1e6) for node_id, (_, us) in by_node),
+    )
