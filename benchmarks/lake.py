@@ -44,7 +44,7 @@ from examples.cluster.local import (
     node_name,
 )
 from jetstream_client import Client
-from jetstream_client.cli.stream_tables import StreamTable as QueriedStream
+from jetstream_client.sql.stream_tables import StreamTable as QueriedStream
 from jetstream_server.lake.parquet_object import ObjectFacts
 from jetstream_server.lake.stores import StoreMissingError
 from jetstream_server.lake.table import DAY_US, StoredObject, StreamTable

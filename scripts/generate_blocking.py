@@ -139,10 +139,10 @@ def _imports_of(tree: ast.Module) -> dict[str, tuple[str, bool]]:
     """The statement that imports each name, and whether only type checkers need it."""
     found: dict[str, tuple[str, bool]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            module = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
             for name in node.names:
-                statement = f"from {node.module} import {name.name}"
-                found[name.name] = statement, node not in tree.body
+                found[name.name] = f"{module}import {name.name}", node not in tree.body
     return found
 
 

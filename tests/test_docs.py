@@ -148,6 +148,17 @@ def test_every_dependency_has_its_reason() -> None:
     assert explained == used - {"jetstream-log"}
 
 
+def test_no_page_installs_by_a_name_that_a_stranger_could_register() -> None:
+    """The package is on no public index: pages install a checkout, or a wheel's file."""
+    named = [
+        f"{path.relative_to(TREE)}: {line}"
+        for path in [TREE / "README.md", *(TREE / "docs").rglob("*.md")]
+        for line in path.read_text().splitlines()
+        if re.search(r"pip install (-\S+ )*['\"]?jetstream-log", line)
+    ]
+    assert named == []
+
+
 def test_every_public_class_and_function_has_a_docstring_of_its_own() -> None:
     public = {name: getattr(jetstream_client, name) for name in jetstream_client.__all__}
     silent = [

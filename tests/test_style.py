@@ -182,7 +182,7 @@ def test_no_test_hides_another_of_the_same_name() -> None:
 
 
 READS_WHAT_PROGRAMS_STORED = {
-    "src/jetstream_client/cli/commands/sql.py",
+    "src/jetstream_client/sql/query.py",
     "src/jetstream_client/migration/json_lines.py",
     "src/jetstream_client/reading/messages.py",
     "src/jetstream_protocol/bounded_json.py",

@@ -222,3 +222,33 @@ class LoopThread:
         running = self._started.get("")
         if running is not None and self.is_here:
             running.stop()
+
+
+class CallersLoop:
+    """The loop of a coroutine, for the thread that works for it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._is_ended = False
+
+    def end(self) -> None:
+        """The call was given up: refuse what its thread asks for."""
+        self._is_ended = True
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """What the coroutine returns or raises. Raises ClientClosedError after `end`."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        while not self._is_ended:  # The loop may not go on then, and never begin it.
+            with suppress(TimeoutError):
+                return future.result(LOOK_SECONDS)
+            if future.done():
+                return future.result()
+        future.cancel()
+        raise ClientClosedError("the call was given up")
+
+    def post(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run the coroutine without waiting for it, unless the loop is closed."""
+        try:
+            asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()

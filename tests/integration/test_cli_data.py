@@ -20,8 +20,8 @@ import pytest
 
 from jetstream_client import AsyncClient, Client, Message
 from jetstream_client.cli import interrupts
-from jetstream_client.cli.commands.sql import header_maps
 from jetstream_client.cli.main import run as run_command
+from jetstream_client.sql.query import header_maps
 from jetstream_protocol.extras import install_command
 from tests.support.fork_server import fork_server
 from tests.support.server import ServerProcess

@@ -106,6 +106,8 @@ def test_a_scan_has_the_fields_as_columns(client: Client) -> None:
         client.scan("orders", columns=["prize"], typed=True)
     with pytest.raises(InvalidRequestError, match="stream plain has no schema"):
         client.scan("plain", typed=True)
+    with pytest.raises(TypeError, match=r"client\.describe_schema\(\) returns"):
+        client.fetch("orders").to_arrow(typed=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("via", ["nats", "direct"])

@@ -14,7 +14,7 @@ import urllib.request
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import distribution, requires, version
+from importlib.metadata import distribution, packages_distributions, requires, version
 from pathlib import Path
 
 import pytest
@@ -232,3 +232,32 @@ def test_without_its_extra_a_command_says_what_to_install(
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[-1] == f"  {install_command(extra)}"
     assert done.stderr.count("\n") == 2
+
+
+def test_the_extra_sql_is_all_that_a_query_needs(tmp_path: Path) -> None:
+    """DuckDB imports NumPy only where a query calls a function of ours."""
+    project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    there = needed([*project["dependencies"], *extras["cli"], *extras["sql"]], set())
+    names = {re.sub(r"[-_.]+", "-", each).lower() for each in there}
+    absent = {
+        top
+        for top, owners in packages_distributions().items()
+        if not {re.sub(r"[-_.]+", "-", each).lower() for each in owners} & names
+    } - {"jetstream_client", "jetstream_protocol"}
+    program = (
+        "import sys\n"
+        f"absent = {sorted(absent)!r}\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name in absent:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+        "from jetstream_client.sql.query import Query\n"
+        "class Streams:\n"
+        "    def list_streams(self, *, internal=False): return []\n"
+        "with Query(Streams(), 'select 1 as one where exists(from range(1))').answer() as answer:\n"
+        "    print(answer.read_all().to_pylist())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[{'one': 1}]\n", "")

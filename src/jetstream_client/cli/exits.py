@@ -56,10 +56,6 @@ class Exit(IntEnum):
     BROKEN_PIPE = 141
 
 
-class QueryError(InvalidRequestError):
-    """DuckDB's words. They point into the query, so they keep their lines."""
-
-
 def exit_of(error: JetstreamError) -> Exit:
     if isinstance(error, InvalidRequestError):
         return Exit.USAGE

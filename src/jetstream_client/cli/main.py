@@ -15,7 +15,6 @@ from jetstream_client.cli.connecting import tls_of
 from jetstream_client.cli.exits import (
     ClickError,
     Exit,
-    QueryError,
     UsageError,
     complain,
     exit_of,
@@ -24,6 +23,7 @@ from jetstream_client.cli.exits import (
 )
 from jetstream_client.cli.parts import Root
 from jetstream_client.cli.suggestions import extra_argument_hint, instead_of
+from jetstream_client.sql import QueryError
 from jetstream_protocol.errors import JetstreamError
 
 app = typer.Typer(

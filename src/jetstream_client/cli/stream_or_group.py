@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.publishing.keyed_group import check_whole, note_rest, streams_of
+from jetstream_client.publishing.keyed_group import check_group, check_whole, note_rest, streams_of
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import Stream, StreamLike
 from jetstream_protocol.errors import (
-    InvalidRequestError,
     JetstreamError,
     PermissionDeniedError,
     StreamNotFoundError,
@@ -75,17 +74,6 @@ def streams_in(streams: Sequence[_Stream], name: str, error: JetstreamError) -> 
     except StreamNotFoundError:
         pass
     raise error from None
-
-
-def check_group(name: str, streams: Sequence[Stream], *positions: Position | None) -> None:
-    """Raise NoStreamError if streams are missing; InvalidRequestError for an offset."""
-    check_whole(name, streams)
-    if any(isinstance(position, int) for position in positions):
-        raise InvalidRequestError(
-            f"{name!r} is a group of streams, and each has offsets of its own: name one of them, "
-            f"as in {streams[0].name}, or say earliest, latest, a time, or -10 for the last ten of "
-            "each"
-        )
 
 
 def listed(streams: Sequence[Stream]) -> str:

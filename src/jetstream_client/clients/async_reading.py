@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client.reading.batches import FetchedBatches
@@ -29,6 +29,8 @@ from jetstream_client.values.types import OffsetAt, OnReset, Payload, ReadFrom, 
 from jetstream_protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from jetstream_client.reading.typed import Decoder
 
 
@@ -348,6 +350,31 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         return AsyncScan(
             consume, start, stop, check_rows(rows), columns, decoder if typed else None
         )
+
+    async def sql(
+        self,
+        query: str,
+        start: Position = "earliest",
+        stop: Position = "latest",
+        *,
+        parameters: Sequence[object] | Mapping[str, object] | None = None,
+        read_from: ReadFrom = "leader",
+        patience: Seconds | None = None,
+    ) -> pyarrow.Table:
+        """What DuckDB answers to a query, as a pyarrow table. Each stream that the query names is a
+        table, of its records of [start, stop).
+
+        query: one SELECT. The columns are those of `jetstream sql` (docs/sdk.md), and the fields of
+        the stream's schema. parameters: for `?`, a sequence, or for `$name`, a mapping. read_from,
+        patience: as in `scan`. Raises InvalidRequestError for a query that is wrong,
+        StreamNotFoundError if there is no stream of that name. Needs `jetstream-log[sql]`.
+
+            table = await client.sql("select subject, count(*) from orders group by 1")
+        """
+        from jetstream_client.sql.in_thread import answer
+
+        self._check_open()
+        return await answer(self, query, start, stop, parameters, read_from, patience)
 
     def table(
         self,

@@ -5,7 +5,7 @@ Written by scripts/generate from the classes of AsyncClient. Do not edit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jetstream_client._loop_thread import LoopThread
@@ -42,6 +42,8 @@ from jetstream_client.values.types import (
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    import pyarrow
 
 
 class Methods:
@@ -435,4 +437,30 @@ class Methods:
                 patience=patience,
             ),
             Scan,
+        )
+
+    def sql(
+        self,
+        query: str,
+        start: Position = "earliest",
+        stop: Position = "latest",
+        *,
+        parameters: Sequence[object] | Mapping[str, object] | None = None,
+        read_from: ReadFrom = "leader",
+        patience: Seconds | None = None,
+    ) -> pyarrow.Table:
+        """What DuckDB answers to a query, as a pyarrow table. Each stream that the query names is a
+        table, of its records of [start, stop).
+
+        query: one SELECT. The columns are those of `jetstream sql` (docs/sdk.md), and the fields of
+        the stream's schema. parameters: for `?`, a sequence, or for `$name`, a mapping. read_from,
+        patience: as in `scan`. Raises InvalidRequestError for a query that is wrong,
+        StreamNotFoundError if there is no stream of that name. Needs `jetstream-log[sql]`.
+
+            table = client.sql("select subject, count(*) from orders group by 1")
+        """
+        return self._thread.run(
+            self._client.sql(
+                query, start, stop, parameters=parameters, read_from=read_from, patience=patience
+            )
         )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from jetstream_client.values.positions import Position
 from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -106,6 +107,17 @@ def check_whole(group: str, members: Sequence[Stream]) -> None:
         raise NoStreamError(
             f"group {group!r} lacks partitions {missing} of {wanted}, or you may not see them: "
             "create_group makes missing ones"
+        )
+
+
+def check_group(name: str, streams: Sequence[Stream], *positions: Position | None) -> None:
+    """Raise NoStreamError if streams are missing; InvalidRequestError for an offset."""
+    check_whole(name, streams)
+    if any(isinstance(position, int) for position in positions):
+        raise InvalidRequestError(
+            f"{name!r} is a group of streams, and each has offsets of its own: name one of them, "
+            f"as in {streams[0].name}, or say earliest, latest, a time, or -10 for the last ten of "
+            "each"
         )
 
 

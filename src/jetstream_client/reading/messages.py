@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from jetstream_client.values.headers import Headers
 from jetstream_client.values.record_types import record_type
 from jetstream_client.values.type_variables import K, Typed, V
+from jetstream_client.values.types import StreamSchema
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_protocol.record_filter import RecordFilter
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-    from jetstream_client.values.types import StreamSchema
 
 T = TypeVar("T")
 
@@ -141,10 +141,16 @@ class Message(Typed[V, K]):
 
 
 def checked_schema(schema: StreamSchema) -> Schema:
-    """Raises InvalidRequestError if the stream has none."""
-    if not schema.text:
+    """Raises InvalidRequestError if the stream has none; TypeError for no `StreamSchema`."""
+    given: object = schema
+    if not isinstance(given, StreamSchema):
+        raise TypeError(
+            f"a schema is what client.describe_schema() returns, not {given!r}; only client.scan() "
+            "takes typed=True, and asks for the schema itself"
+        )
+    if not given.text:
         raise InvalidRequestError("the stream has no schema: jetstream schema set gives it one")
-    return _parsed(schema.text)
+    return _parsed(given.text)
 
 
 _parsed = lru_cache(maxsize=64)(parse)

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from jetstream_client._loop_thread import LoopThread
+from jetstream_client._loop_thread import CallersLoop, LoopThread
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.dataframes import to_pandas, to_polars
 from jetstream_client.values.positions import Position
@@ -135,7 +135,7 @@ class Scan:
     a reading is abandoned in the middle, its fetching ahead ends.
     """
 
-    def __init__(self, thread: LoopThread, scan: AsyncScan) -> None:
+    def __init__(self, thread: LoopThread | CallersLoop, scan: AsyncScan) -> None:
         assert scan.start is not None
         assert scan.stop is not None
         self._thread = thread

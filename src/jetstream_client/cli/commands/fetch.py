@@ -18,8 +18,9 @@ from jetstream_client.cli.group_fetch import GroupFetch
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import json_line, message_line, message_row, printable
 from jetstream_client.cli.record_format import RecordFormat
-from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, check_group, streams_in
+from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, streams_in
 from jetstream_client.clients.blocking_client import Client
+from jetstream_client.publishing.keyed_group import check_group
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.values.positions import Position

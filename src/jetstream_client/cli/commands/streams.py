@@ -18,12 +18,12 @@ from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import stream_row
 from jetstream_client.cli.stream_or_group import (
     NO_SUCH_STREAM,
-    check_group,
     each_of,
     for_each,
     listed,
     streams_in,
 )
+from jetstream_client.publishing.keyed_group import check_group
 
 app = options.group("Create, show, alter and delete streams.")
 app.command()(create)

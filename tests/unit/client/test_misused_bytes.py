@@ -7,7 +7,7 @@ import json
 import duckdb
 import pytest
 
-from jetstream_client.cli.bytes_in_sql import Misused, misused_bytes
+from jetstream_client.sql.misused_bytes import Misused, misused_bytes
 
 
 def misused(query: str) -> Misused | None:

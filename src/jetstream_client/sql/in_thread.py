@@ -1,0 +1,100 @@
+"""A query of an asynchronous client, in a thread of its own: DuckDB blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
+
+from jetstream_client._loop_thread import CallersLoop
+from jetstream_client.reading.scan import AsyncScan, Scan
+from jetstream_client.sql.query import Parameters, Query
+from jetstream_client.values.durations import Seconds
+from jetstream_client.values.positions import Position
+from jetstream_client.values.types import ReadFrom, Stream, StreamLike, StreamSchema
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class AsyncStreams(Protocol):
+    """What a query asks an `AsyncClient` for."""
+
+    async def list_streams(self, *, internal: bool = False) -> list[Stream]: ...
+
+    async def describe_schema(self, stream: StreamLike) -> StreamSchema: ...
+
+    def scan(
+        self,
+        stream: StreamLike,
+        start: Position,
+        stop: Position,
+        *,
+        read_from: ReadFrom,
+        patience: Seconds | None,
+    ) -> AsyncScan: ...
+
+
+class _Streams:
+    """The same, for another thread."""
+
+    def __init__(self, client: AsyncStreams, loop: CallersLoop) -> None:
+        self._client = client
+        self._loop = loop
+
+    def list_streams(self, *, internal: bool = False) -> list[Stream]:
+        return self._loop.run(self._client.list_streams(internal=internal))
+
+    def describe_schema(self, stream: StreamLike) -> StreamSchema:
+        return self._loop.run(self._client.describe_schema(stream))
+
+    def scan(
+        self,
+        stream: StreamLike,
+        start: Position,
+        stop: Position,
+        *,
+        read_from: ReadFrom,
+        patience: Seconds | None,
+    ) -> Scan:
+        async def begun() -> AsyncScan:
+            scan = self._client.scan(stream, start, stop, read_from=read_from, patience=patience)
+            await scan.begin()
+            return scan
+
+        return Scan(self._loop, self._loop.run(begun()))
+
+
+async def answer(
+    client: AsyncStreams,
+    text: str,
+    start: Position,
+    stop: Position,
+    parameters: Parameters | None,
+    read_from: ReadFrom,
+    patience: Seconds | None,
+) -> pyarrow.Table:
+    """What a query answers; see `Query`. If this is cancelled, the query ends soon after."""
+    loop = CallersLoop()
+    made: list[Query] = []
+
+    def run() -> pyarrow.Table:
+        query = Query(
+            _Streams(client, loop), text, start, stop,
+            parameters=parameters, read_from=read_from, patience=patience,
+        )  # fmt: skip
+        made.append(query)
+        with query.answer() as answer:
+            return answer.read_all()
+
+    # No thread of the loop's own: those find addresses for the connections that this waits for.
+    pool = ThreadPoolExecutor(1, "jetstream-sql")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, run)
+    except BaseException:
+        for query in made:
+            query.interrupt()
+        raise
+    finally:
+        loop.end()
+        pool.shutdown(wait=False)
