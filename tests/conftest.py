@@ -41,6 +41,30 @@ def hear_signals() -> None:
 
 hear_signals()
 
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 6 << 30
+"""Several times what a whole run keeps at one time."""
+DISK = "TEST_DISK"
+"""The variable that names the folder for what is to be on a disk; xdist's workers inherit it."""
+
+
+def keep_files_in_memory() -> None:
+    """Temporary files of the tests and of what they start, where the machine has the memory: most
+    tests would wait for fsyncs. Those about a disk ask for `path_on_disk`."""
+    if DISK in os.environ:
+        return
+    os.environ[DISK] = tempfile.gettempdir()
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return
+    memory = os.statvfs(MEMORY)
+    if memory.f_flag & os.ST_NOEXEC or memory.f_bavail * memory.f_frsize < MEMORY_BYTES_MIN:
+        return
+    os.environ["TMPDIR"] = str(MEMORY)
+    tempfile.tempdir = None  # It is found anew.
+
+
+keep_files_in_memory()
+
 # The servers and commands that the tests start find themselves compiled, and not one by one in the
 # tree, where a module that was moved would leave its own behind.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -187,6 +211,25 @@ def path_in_memory(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def folder_on_disk() -> Iterator[Path]:
+    """A folder on a disk, whose fsyncs, page cache and latency are real."""
+    with tempfile.TemporaryDirectory(prefix="on-disk-", dir=os.environ[DISK]) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def path_on_disk(folder_on_disk: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=folder_on_disk) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def temporary_on_disk(path_on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes temporary folders for itself makes them on a disk."""
+    monkeypatch.setattr(tempfile, "tempdir", str(path_on_disk))
 
 
 @pytest.fixture(scope="session")

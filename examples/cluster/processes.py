@@ -38,7 +38,22 @@ class Child(Protocol):
 
 def _parent(pid: int) -> int:
     """Raises OSError."""
-    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    return int(_stat(pid)[1])
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether it holds no port any more: the kernel takes its environment from it before that."""
+    try:
+        stat = _stat(pid)
+    except OSError:
+        return True
+    state, threads = stat[0], int(stat[17])
+    return state in (b"Z", b"X") and threads <= 1
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What /proc says of it, from its state on. Raises OSError."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 class Processes:
@@ -152,7 +167,7 @@ class Processes:
         child = self._children.get(name)
         if child is not None and child.pid == pid:
             return child.poll() is None
-        return self._name(pid) != ""
+        return not _has_ended(pid)
 
     def log(self, name: str) -> Path:
         return self._directory / f"{name}.log"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.chaos.damage.campaign import Campaign
 
 KINDS = ("segment_sealed", "metadata_folder", "data_folder")
@@ -9,6 +11,7 @@ SECONDS = 30.0
 """No round begins later: a busy machine does fewer."""
 
 
+@pytest.mark.usefixtures("temporary_on_disk")
 def test_damage_to_one_node_loses_nothing_acknowledged_is_healed_and_is_said() -> None:
     campaign = Campaign("short run", 3, print, KINDS)
     reports = list(campaign.rounds(0, len(KINDS), SECONDS))

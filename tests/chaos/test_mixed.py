@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.chaos.mixed.nemesis import possible
 from tests.chaos.mixed.run import run
 
@@ -9,6 +11,7 @@ SECONDS = 20.0
 NODES = 4
 
 
+@pytest.mark.usefixtures("temporary_on_disk")
 def test_a_cluster_and_its_clients_under_every_fault_show_no_anomaly() -> None:
     verdict = run("short", SECONDS, NODES, possible(), print, secured=False)
     assert verdict.steps

@@ -109,6 +109,32 @@ def test_what_a_node_has_started_is_not_taken_for_it(tmp_path: Path, kind: type[
         processes.end("node-0", signal.SIGKILL)
 
 
+FORGETS_ITSELF = """
+import ctypes, signal, time
+def forget(*_):
+    with open("/proc/self/stat") as file:
+        begin, end = map(int, file.read().rpartition(")")[2].split()[47:49])
+    ctypes.memset(begin, 0, end - begin)
+    time.sleep(0.2)
+    raise SystemExit
+signal.signal(signal.SIGTERM, forget)
+print("begun", flush=True)
+signal.pause()
+"""
+"""As it ends it shows no environment any more, and still runs."""
+
+
+def test_a_process_has_ended_when_nothing_of_it_is_left(tmp_path: Path) -> None:
+    processes, other = Processes(tmp_path), Processes(tmp_path)
+    with processes.changing():
+        processes.start("node-0", [sys.executable, "-S", "-c", FORGETS_ITSELF])
+    until(lambda: "begun" in processes.log("node-0").read_text())
+    assert other.end("node-0", signal.SIGTERM)  # Whose child it is not.
+    child = processes._children["node-0"]
+    assert Path(f"/proc/{child.pid}/cmdline").read_bytes() == b""
+    assert child.wait() == 0
+
+
 @pytest.mark.parametrize(
     "command", [("status",), ("kill", "0"), ("start", "0"), ("down",)], ids=lambda words: words[0]
 )

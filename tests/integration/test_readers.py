@@ -26,6 +26,10 @@ from jetstream_server.net.page_cache import is_resident
 from tests.fuzz.oracle import metric
 from tests.support.api import Api, DataPlane, call, error_of, raw_nats
 from tests.support.server import ServerProcess
+from tests.support.stages import server_on_disk_stage
+
+server = server_on_disk_stage()
+"""Its logs can be cold."""
 
 
 def store(server: ServerProcess, api: Api, name: str, values: list[bytes]) -> None:

@@ -20,6 +20,9 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2 as pb
 from tests.support.api import Api, answer_of, raw_nats
 from tests.support.server import ServerProcess
+from tests.support.stages import server_on_disk_stage
+
+server = server_on_disk_stage()
 
 
 def test_creating_and_then_publishing_loses_nothing(server: ServerProcess, api: Api) -> None:

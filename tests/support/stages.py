@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import pytest
@@ -23,6 +25,20 @@ def server_stage(scope: Scope = "module") -> Any:
     @pytest.fixture(scope=scope)
     def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         with running_server(tmp_path_factory.mktemp("server") / "data") as running:
+            yield running
+
+    return server
+
+
+def server_on_disk_stage() -> Any:
+    """The same for a module, its data on a disk."""
+
+    @pytest.fixture(scope="module")
+    def server(folder_on_disk: Path) -> Iterator[ServerProcess]:
+        with (
+            TemporaryDirectory(dir=folder_on_disk) as folder,
+            running_server(Path(folder, "data")) as running,
+        ):
             yield running
 
     return server

@@ -24,8 +24,8 @@ def open_descriptors(folder: Path) -> int:
     return count
 
 
-def test_write_puts_all_buffers_back_to_back_at_the_position(tmp_path: Path) -> None:
-    disk, path = OsDisk(), str(tmp_path / "file")
+def test_write_puts_all_buffers_back_to_back_at_the_position(path_on_disk: Path) -> None:
+    disk, path = OsDisk(), str(path_on_disk / "file")
     disk.create(path)
     disk.write(path, 0, [b"head"])
     disk.write(path, 4, [bytearray(b"one"), memoryview(b"two"), b"three"])
@@ -33,8 +33,8 @@ def test_write_puts_all_buffers_back_to_back_at_the_position(tmp_path: Path) -> 
     disk.close()
 
 
-def test_pread_is_short_only_at_the_end_of_the_file(tmp_path: Path) -> None:
-    disk, path = OsDisk(), str(tmp_path / "file")
+def test_pread_is_short_only_at_the_end_of_the_file(path_on_disk: Path) -> None:
+    disk, path = OsDisk(), str(path_on_disk / "file")
     disk.create(path)
     disk.write(path, 0, [b"0123456789"])
     assert disk.pread(path, 2, 3) == b"234"
@@ -43,8 +43,8 @@ def test_pread_is_short_only_at_the_end_of_the_file(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_a_failed_pread_names_its_file(tmp_path: Path) -> None:
-    path = str(tmp_path / "file")
+def test_a_failed_pread_names_its_file(path_on_disk: Path) -> None:
+    path = str(path_on_disk / "file")
     disk = OsDisk()
     disk.create(path)
     with pytest.raises(OSError, match=path) as failed:
@@ -53,27 +53,29 @@ def test_a_failed_pread_names_its_file(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_create_refuses_to_replace_a_file(tmp_path: Path) -> None:
-    disk, path = OsDisk(), str(tmp_path / "file")
+def test_create_refuses_to_replace_a_file(path_on_disk: Path) -> None:
+    disk, path = OsDisk(), str(path_on_disk / "file")
     disk.create(path)
     with pytest.raises(FileExistsError):
         disk.create(path)
 
 
-def test_descriptors_stay_within_their_number_whatever_the_number_of_files(tmp_path: Path) -> None:
+def test_descriptors_stay_within_their_number_whatever_the_number_of_files(
+    path_on_disk: Path,
+) -> None:
     disk = OsDisk(descriptors_max=4)
     for name in range(20):
-        path = str(tmp_path / str(name))
+        path = str(path_on_disk / str(name))
         disk.create(path)
         disk.write(path, 0, [b"%d" % name])
-    assert open_descriptors(tmp_path) == 4
-    assert [disk.pread(str(tmp_path / str(name)), 0, 9) for name in (0, 19)] == [b"0", b"19"]
+    assert open_descriptors(path_on_disk) == 4
+    assert [disk.pread(str(path_on_disk / str(name)), 0, 9) for name in (0, 19)] == [b"0", b"19"]
     disk.close()
-    assert open_descriptors(tmp_path) == 0
+    assert open_descriptors(path_on_disk) == 0
 
 
-def test_file_created_anew_after_removal_is_not_the_old_one(tmp_path: Path) -> None:
-    disk, path = OsDisk(), str(tmp_path / "file")
+def test_file_created_anew_after_removal_is_not_the_old_one(path_on_disk: Path) -> None:
+    disk, path = OsDisk(), str(path_on_disk / "file")
     disk.create(path)
     disk.write(path, 0, [b"old"])
     disk.remove(path)
@@ -84,8 +86,8 @@ def test_file_created_anew_after_removal_is_not_the_old_one(tmp_path: Path) -> N
     disk.close()
 
 
-def test_rename_over_an_open_file_shows_the_new_content(tmp_path: Path) -> None:
-    disk, path = OsDisk(), str(tmp_path / "file")
+def test_rename_over_an_open_file_shows_the_new_content(path_on_disk: Path) -> None:
+    disk, path = OsDisk(), str(path_on_disk / "file")
     disk.create(path)
     disk.write(path, 0, [b"old"])
     disk.write_atomic(path, b"new")
@@ -94,9 +96,9 @@ def test_rename_over_an_open_file_shows_the_new_content(tmp_path: Path) -> None:
 
 
 def test_failed_atomic_write_leaves_the_old_content_and_no_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path_on_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, path = OsDisk(), str(tmp_path / "file")
+    disk, path = OsDisk(), str(path_on_disk / "file")
     disk.write_atomic(path, b"old")
 
     def fail(fd: int) -> None:
@@ -105,19 +107,19 @@ def test_failed_atomic_write_leaves_the_old_content_and_no_temporary_file(
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
         disk.write_atomic(path, b"new")
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"file": b"old"}
+    assert {p.name: p.read_bytes() for p in path_on_disk.iterdir()} == {"file": b"old"}
 
 
-def test_written_bytes_are_resident(tmp_path: Path) -> None:
-    disk, path = OsDisk(), str(tmp_path / "file")
+def test_written_bytes_are_resident(path_on_disk: Path) -> None:
+    disk, path = OsDisk(), str(path_on_disk / "file")
     disk.create(path)
     disk.write(path, 0, [bytes(10_000)])
     assert disk.read_resident(path, 0, 10_000) == bytes(10_000)
     disk.close()
 
 
-def test_evicted_bytes_are_not_resident(tmp_path: Path) -> None:
-    disk, path = OsDisk(), str(tmp_path / "file")
+def test_evicted_bytes_are_not_resident(path_on_disk: Path) -> None:
+    disk, path = OsDisk(), str(path_on_disk / "file")
     disk.create(path)
     disk.write(path, 0, [bytes(1 << 20)])
     disk.fsync(path)
@@ -132,17 +134,17 @@ def test_evicted_bytes_are_not_resident(tmp_path: Path) -> None:
         pytest.skip("this file system keeps its pages whatever it is told")
 
 
-def test_missing_file_is_a_file_not_found_error(tmp_path: Path) -> None:
+def test_missing_file_is_a_file_not_found_error(path_on_disk: Path) -> None:
     disk = OsDisk()
     with pytest.raises(FileNotFoundError):
-        disk.pread(str(tmp_path / "none"), 0, 1)
-    assert not disk.exists(str(tmp_path / "none"))
+        disk.pread(str(path_on_disk / "none"), 0, 1)
+    assert not disk.exists(str(path_on_disk / "none"))
 
 
 def test_file_on_a_read_only_folder_can_still_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path_on_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "file"
+    path = path_on_disk / "file"
     path.write_bytes(b"bytes")
     real_open = os.open
 
@@ -157,9 +159,9 @@ def test_file_on_a_read_only_folder_can_still_be_read(
     disk.close()
 
 
-def test_many_threads_read_the_right_files_through_few_descriptors(tmp_path: Path) -> None:
+def test_many_threads_read_the_right_files_through_few_descriptors(path_on_disk: Path) -> None:
     disk = OsDisk(descriptors_max=3)
-    paths = [str(tmp_path / str(name)) for name in range(12)]
+    paths = [str(path_on_disk / str(name)) for name in range(12)]
     for path in paths:
         disk.create(path)
         disk.write(path, 0, [path.encode()])
@@ -178,7 +180,7 @@ def test_many_threads_read_the_right_files_through_few_descriptors(tmp_path: Pat
         thread.join()
     assert wrong == []
     disk.close()
-    assert open_descriptors(tmp_path) == 0
+    assert open_descriptors(path_on_disk) == 0
 
 
 def test_full_disk_is_told_from_other_failures() -> None:
@@ -191,13 +193,13 @@ def test_full_disk_is_told_from_other_failures() -> None:
 
 
 def test_a_file_that_somebody_put_in_the_place_of_an_open_one_is_the_one_that_is_read(
-    tmp_path: Path,
+    path_on_disk: Path,
 ) -> None:
-    disk, path = OsDisk(), tmp_path / "file"
+    disk, path = OsDisk(), path_on_disk / "file"
     path.write_bytes(b"before")
     assert disk.pread(str(path), 0, 10) == b"before"
-    (tmp_path / "other").write_bytes(b"after")
-    (tmp_path / "other").rename(path)
+    (path_on_disk / "other").write_bytes(b"after")
+    (path_on_disk / "other").rename(path)
     assert disk.exists(str(path))
     assert disk.pread(str(path), 0, 10) == b"after"
     path.unlink()

@@ -59,7 +59,7 @@ def run_mounted(code: str, folder: Path) -> None:
         assert process.wait(timeout=60) == 0
 
 
-def test_full_file_system_fails_appends_until_there_is_room(tmp_path: Path) -> None:
+def test_full_file_system_fails_appends_until_there_is_room(path_on_disk: Path) -> None:
     code = """
         filler = path + "/filler"
         open(filler, "wb").write(bytes(100_000))
@@ -90,10 +90,10 @@ def test_full_file_system_fails_appends_until_there_is_room(tmp_path: Path) -> N
         again = CommitLog.open(disk, path + "/17", config, clean=False)
         assert marks(again) == [b"%06d" % (2 * i) for i in range(count + 10)]
     """
-    run_mounted(code, tmp_path)
+    run_mounted(code, path_on_disk)
 
 
-def test_read_only_file_system_is_a_clear_error_at_open(tmp_path: Path) -> None:
+def test_read_only_file_system_is_a_clear_error_at_open(path_on_disk: Path) -> None:
     code = """
         from jetstream_server.log.data_folder import DataFolder
         log = CommitLog.open(disk, path + "/17", config, clean=False)
@@ -115,11 +115,11 @@ def test_read_only_file_system_is_a_clear_error_at_open(tmp_path: Path) -> None:
         else:
             raise AssertionError("it opened")
     """
-    run_mounted(code, tmp_path)
+    run_mounted(code, path_on_disk)
 
 
 @pytest.mark.parametrize("milliseconds", [30, 110, 250])
-def test_killed_process_loses_nothing_it_appended(tmp_path: Path, milliseconds: int) -> None:
+def test_killed_process_loses_nothing_it_appended(path_on_disk: Path, milliseconds: int) -> None:
     code = """
         log = CommitLog.open(disk, path + "/17", config, clean=False)
         while True:
@@ -130,7 +130,7 @@ def test_killed_process_loses_nothing_it_appended(tmp_path: Path, milliseconds: 
                 advance_log_start(log, log.log_end_offset - 200)
             print(log.log_end_offset, flush=True)
     """
-    with start(code, tmp_path) as process:
+    with start(code, path_on_disk) as process:
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(milliseconds / 1000)
@@ -138,7 +138,7 @@ def test_killed_process_loses_nothing_it_appended(tmp_path: Path, milliseconds: 
         lines = process.stdout.read().splitlines()
     appended = max((int(line) for line in lines), default=2)
     disk = OsDisk()
-    log = CommitLog.open(disk, str(tmp_path / "17"), LogConfig(40_000), clean=False)
+    log = CommitLog.open(disk, str(path_on_disk / "17"), LogConfig(40_000), clean=False)
     assert log.offline_reason == ""
     # The last append may have been made and not yet told.
     assert log.log_end_offset in (appended, appended + 2)
@@ -150,10 +150,10 @@ def test_killed_process_loses_nothing_it_appended(tmp_path: Path, milliseconds: 
 
 @pytest.mark.parametrize("loss", ["folder", "last segment", "all segments"])
 def test_a_log_whose_files_were_removed_under_it_is_begun_anew_on_files_that_are_there(
-    tmp_path: Path, loss: str
+    path_on_disk: Path, loss: str
 ) -> None:
     """Descriptors of files that are gone are still open: nothing may be written there any more."""
-    disk, folder = OsDisk(), tmp_path / "17"
+    disk, folder = OsDisk(), path_on_disk / "17"
     log = CommitLog.open(disk, str(folder), LogConfig(segment_bytes=300), clean=False)
     for number in range(10):
         log.append(batch(b"%d" % number), leader_epoch=1, timestamp_us=number)
@@ -179,7 +179,7 @@ def test_a_log_whose_files_were_removed_under_it_is_begun_anew_on_files_that_are
 
 
 def test_where_descriptors_run_out_files_that_were_not_used_for_longest_are_closed(
-    tmp_path: Path,
+    path_on_disk: Path,
 ) -> None:
     code = """
         import os, resource
@@ -193,23 +193,23 @@ def test_where_descriptors_run_out_files_that_were_not_used_for_longest_are_clos
         assert all(log.log_end_offset == 6 for log in logs)
         assert len(os.listdir("/proc/self/fd")) <= files + 10
     """
-    with start(code, tmp_path) as process:
+    with start(code, path_on_disk) as process:
         assert process.wait(60) == 0
 
 
-def test_what_cannot_be_looked_for_is_not_said_to_be_missing(tmp_path: Path) -> None:
+def test_what_cannot_be_looked_for_is_not_said_to_be_missing(path_on_disk: Path) -> None:
     disk = OsDisk()
-    (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "file").touch()
+    (path_on_disk / "loop").symlink_to("loop")
+    (path_on_disk / "file").touch()
     with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
-        disk.exists(str(tmp_path / "loop"))
-    assert not disk.exists(str(tmp_path / "none"))
-    assert not disk.exists(str(tmp_path / "file" / "none"))
-    log = CommitLog.open(disk, str(tmp_path / "17"), clean=False)
+        disk.exists(str(path_on_disk / "loop"))
+    assert not disk.exists(str(path_on_disk / "none"))
+    assert not disk.exists(str(path_on_disk / "file" / "none"))
+    log = CommitLog.open(disk, str(path_on_disk / "17"), clean=False)
     log.append(batch(b"a"), leader_epoch=1, timestamp_us=0)
     log.close(clean=True)
-    (tmp_path / "17").rename(tmp_path / "elsewhere")
-    (tmp_path / "17").symlink_to("17")
+    (path_on_disk / "17").rename(path_on_disk / "elsewhere")
+    (path_on_disk / "17").symlink_to("17")
     with pytest.raises(StorageError, match=os.strerror(errno.ELOOP)):
-        CommitLog.open(disk, str(tmp_path / "17"), clean=False)
+        CommitLog.open(disk, str(path_on_disk / "17"), clean=False)
     disk.close()

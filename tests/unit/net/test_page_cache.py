@@ -18,9 +18,9 @@ SIZE = 16 * PROBE_BYTES
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(path_on_disk: Path) -> Path:
     """A file whose pages can be dropped from memory: flushed, and on a disk."""
-    path = tmp_path / "file"
+    path = path_on_disk / "file"
     path.write_bytes(os.urandom(SIZE))
     with path.open("rb") as opened:
         os.fsync(opened.fileno())
@@ -38,8 +38,8 @@ def drop(fd: int, position: int, length: int) -> None:
     os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
 
 
-def test_a_file_just_written_is_resident(tmp_path: Path) -> None:
-    path = tmp_path / "file"
+def test_a_file_just_written_is_resident(path_on_disk: Path) -> None:
+    path = path_on_disk / "file"
     path.write_bytes(bytes(SIZE))
     with path.open("rb") as opened:
         assert is_resident(opened.fileno(), 0, SIZE)
@@ -70,8 +70,8 @@ def test_only_the_range_asked_for_counts(file: Path) -> None:
 
 
 @on_loop
-async def test_making_a_range_resident_reads_all_of_it_in(tmp_path: Path) -> None:
-    path = tmp_path / "file"
+async def test_making_a_range_resident_reads_all_of_it_in(path_on_disk: Path) -> None:
+    path = path_on_disk / "file"
     path.write_bytes(os.urandom(SIZE))
     with path.open("rb") as opened:
         fd = opened.fileno()
@@ -82,8 +82,8 @@ async def test_making_a_range_resident_reads_all_of_it_in(tmp_path: Path) -> Non
 
 
 @on_loop
-async def test_a_range_beyond_the_end_of_the_file_ends(tmp_path: Path) -> None:
-    path = tmp_path / "file"
+async def test_a_range_beyond_the_end_of_the_file_ends(path_on_disk: Path) -> None:
+    path = path_on_disk / "file"
     path.write_bytes(b"short")
     with path.open("rb") as opened:
         async with asyncio.timeout(5):
@@ -91,7 +91,7 @@ async def test_a_range_beyond_the_end_of_the_file_ends(tmp_path: Path) -> None:
 
 
 def test_the_loop_goes_on_while_a_cold_range_is_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lateness: Lateness
+    monkeypatch: pytest.MonkeyPatch, path_on_disk: Path, lateness: Lateness
 ) -> None:
     def slow_disk(fd: int, position: int, length: int) -> None:
         time.sleep(0.5)
