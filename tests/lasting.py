@@ -17,18 +17,23 @@ import logging
 import sys
 import tracemalloc
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
+from jetstream_client.publishing.deliveries import Delivery
+from jetstream_client.publishing.record_accumulator import Batch, RecordAccumulator
 from jetstream_client.transport import connection_events, control, data_plane, routes
 from jetstream_client.transport.data_connection import Fetched
 from jetstream_client.values.config import ClientConfig
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from tests.property.test_sender import REMEMBERED
+from tests.unit.client.test_closing_publishers import Cluster, client_of
 from tests.unit.client.test_consume import Log
 from tests.unit.client.test_group_consumer import Member
+from tests.unit.client.test_queue import Server, queue_of
 from tests.unit.client.test_table import Endless, table_of
 
 BYTES_MAX = 128 * 1024
@@ -138,7 +143,60 @@ async def reconnects(measure: Callable[[Once], Awaitable[None]]) -> None:
     await calls.close()
 
 
-KINDS = (seeks, reads, time_limits, waits_for_a_table, rebalances, reconnects)
+async def calls_of_what_has_failed(measure: Callable[[Once], Awaitable[None]]) -> None:
+    """A program that goes on all the same."""
+    error = UnavailableError("ended")
+    consumer, member, table = Log().consume("latest", None), Member().consumer, table_of(Endless())
+    queue = queue_of(Server())
+    consumer._failure = member._membership.failure = table.failure = queue._failure = error
+    queue._about = member._began = True
+    buffer = Batch(0.0, 0.0), RecordAccumulator(
+        batch_bytes=100, buffer_bytes=100, linger=0.0, delivery_timeout=1.0, clock=lambda: 0.0,
+        wake=lambda: None,
+    )  # fmt: skip
+    batch, accumulator = buffer
+    accumulator.end(error)
+    batch.future.set_exception(error)
+    delivery = Delivery(batch, "s", 0)
+
+    async def ways(number: int) -> None:
+        raises = (consumer.check, lambda: table["k"], delivery.result)
+        for call in (*raises, lambda: accumulator.put(b"%d" % number, None, b"")):
+            with suppress(UnavailableError):
+                call()
+        for wait in (anext(member), anext(queue), delivery):
+            with suppress(UnavailableError):
+                await wait
+
+    await measure(ways)
+
+
+async def publishers(measure: Callable[[Once], Awaitable[None]]) -> None:
+    """That come and go, and one that stays."""
+    cluster = Cluster()
+    client, log = client_of(cluster), cluster.stream.log
+    async with client.publisher("s", linger=0) as stays:
+
+        async def once(number: int) -> None:
+            del log[:-REMEMBERED]
+            (await stays.send(b"x")).add_done_callback(lambda _: None)
+            if number % 10 == 0:
+                async with client.publisher("s", linger=0) as comes:
+                    await (await comes.send(b"x"))
+
+        await measure(once)
+
+
+KINDS = (
+    seeks,
+    reads,
+    time_limits,
+    waits_for_a_table,
+    rebalances,
+    reconnects,
+    calls_of_what_has_failed,
+    publishers,
+)
 
 
 async def grown_by(

@@ -177,7 +177,7 @@ class AsyncQueue(AsyncClosing):
             if self._buffer:
                 return True
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.with_traceback(None)
             self._taken.set()  # What was left to others has made room.
             self._changed.clear()
             await self._changed.wait()

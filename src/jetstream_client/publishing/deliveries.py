@@ -138,7 +138,7 @@ class _Delivery(ABC, Generic[_T]):
         client's own thread, before there is one."""
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # It is every record's: none is to add to it.
         return self._result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -191,8 +191,10 @@ class _Delivery(ABC, Generic[_T]):
                 pass  # The batch has failed.
             finally:
                 batch.give_up(waits)
+        error = batch.future.exception()
         batch.is_seen = True
-        batch.future.result()
+        if error is not None:
+            raise error.with_traceback(None)
         return self._result()
 
 

@@ -469,7 +469,7 @@ class RecordAccumulator:
     def _opened(self, size: int) -> Batch | None:
         """A new open batch, the one before sealed. Raises MessageTooLargeError."""
         if self._end is not None:
-            raise self._end
+            raise self._end.with_traceback(None)
         if size > self.batch_bytes:
             raise too_large_error(size, self.batch_bytes)
         self._drop_empty()

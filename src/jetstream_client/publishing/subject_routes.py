@@ -112,7 +112,7 @@ class SubjectRoute:
         """Of a keyed group. Raises InvalidRequestError, NoStreamError if it cannot be used."""
         assert self.group is not None
         if self.group.problem is not None:
-            raise self.group.problem
+            raise self.group.problem.with_traceback(None)
         return len(self.group.streams)
 
     def place(self, subject: str, partition: int) -> Place:
@@ -148,7 +148,7 @@ class SubjectRoute:
         asked = self.names if isinstance(acks, str) else {name.partition("@")[0] for name in acks}
         for name, error in self.refusals.items():
             if name in asked:
-                raise error
+                raise error.with_traceback(None)
 
     @property
     def goes_straight(self) -> bool:

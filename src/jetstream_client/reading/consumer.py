@@ -466,7 +466,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         """Raise the error by which it has failed, if it has."""
         if self._failure is not None:
             self._failure_is_reported = True
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     def _check_patience(self, messages: Messages) -> None:
         # Offsets without a record after compaction are progress, too.

@@ -205,7 +205,7 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
             self._current.consumer.buffer.mark_handed_out_done()
         while not self._closed:
             if self._membership.failure is not None:
-                raise self._membership.failure
+                raise self._membership.failure.with_traceback(None)
             if self.must_adjust:
                 await self._adjust()
             part = self._current

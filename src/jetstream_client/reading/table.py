@@ -129,7 +129,7 @@ class Rows(Mapping[K, V]):
 
     def _current(self) -> dict[K, V]:
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
         if self._stale_after is not None and self._silence() > self._stale_after:
             reason = f": {self.trouble.message}" if self.trouble else ""
             raise UnavailableError(

@@ -44,15 +44,21 @@ class Cluster(Nats):
         super().__init__(Random(0), [fate])
         self.home = Home()
         self.limits: set[Any] = set()
-        self.listeners: list[Callable[[str, bytes | None], None]] = []
+        self.listeners: dict[str, Callable[[str, bytes | None], None]] = {}
+        self.listened = 0
 
     def listen(self, on_answer: Callable[[str, bytes | None], None], on_refusal: object) -> str:
-        self.listeners.append(on_answer)
-        return f"k{len(self.listeners) - 1}-"
+        self.listened += 1
+        self.listeners[str(self.listened)] = on_answer
+        return f"k{self.listened}-"
+
+    def forget(self, key: str) -> None:
+        self.listeners.pop(key[1:-1], None)
 
     def answer(self, token: str, payload: bytes | None) -> None:
         number, _, rest = token.partition("-")
-        self.listeners[int(number)](rest, payload)
+        if number in self.listeners:
+            self.listeners[number](rest, payload)
 
     async def loaded(self) -> None: ...
 
