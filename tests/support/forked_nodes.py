@@ -23,15 +23,20 @@ class ForkedNodes(Processes):
         self._children[name] = process
 
     def _name(self, pid: int) -> str:
-        if any(child.pid == pid for child in tuple(self._children.values())):
-            return self._mark_of(pid)  # It has no session of its own yet, right after the fork.
-        return super()._name(pid)
+        # One of its children has no session of its own yet, right after the fork.
+        name = self._child(pid)
+        return super()._name(pid) if name is None else name
 
     def _mark_of(self, pid: int) -> str:
+        name = self._child(pid)
+        return super()._mark_of(pid) if name is None else name
+
+    def _child(self, pid: int) -> str | None:
+        """The name of that child, "" once it has ended; None: it is none of these."""
         for name, child in tuple(self._children.items()):
             if child.pid == pid:
                 return "" if child.poll() is not None else name
-        return super()._mark_of(pid)
+        return None
 
     def last_words(self, name: str) -> str:
         """A signal leaves none in the log."""

@@ -48,7 +48,7 @@ class Invocation:
             try:
                 yield client
             except StreamNotFoundError as error:
-                suggest(client, error)
+                suggest(client, self.context.params.get("stream"), error)
                 raise
 
     def answer(self, row: dict[str, Any], text: str) -> None:

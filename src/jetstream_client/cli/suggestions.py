@@ -4,7 +4,6 @@ They are not aliases: each command has one name.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperGroup
@@ -14,8 +13,6 @@ from jetstream_protocol.errors import JetstreamError, StreamNotFoundError
 
 if TYPE_CHECKING:
     from jetstream_client.clients.blocking_client import Client
-
-_NO_STREAM = re.compile(r"there is no stream '(.+)'")
 
 _WORDS = {
     "stream list": ("ls", "list", "streams", "topics", "partitions"),
@@ -234,11 +231,10 @@ def meant_by(word: str, group: str = "", following: str = "") -> str:
     return next(iter(own + found), "")
 
 
-def suggest(client: Client, error: StreamNotFoundError) -> None:
+def suggest(client: Client, asked: object, error: StreamNotFoundError) -> None:
     """Put the name that was meant into the error, if there is a stream or a keyed group of a name
-    like the one that was asked for."""
-    asked = _NO_STREAM.fullmatch(error.message)
-    if asked is None:
+    like `asked`, the stream that the command was given."""
+    if not isinstance(asked, str) or "@" in asked:
         return
     try:
         streams = client.list_streams()
@@ -247,7 +243,9 @@ def suggest(client: Client, error: StreamNotFoundError) -> None:
     from difflib import get_close_matches
 
     names = {name.lower(): name for each in streams for name in (each.group, each.name) if name}
-    for found in get_close_matches(asked[1].lower(), names, 1):
+    for found in get_close_matches(asked.lower(), names, 1):
+        if names[found] == asked:
+            return  # It is there, and something else of that name is not.
         error.message += f"; did you mean {names[found]!r}?"
 
 

@@ -42,6 +42,7 @@ from jetstream_server.consumers.pulls import (
 )
 from jetstream_server.consumers.records import Record, payload_lengths, sizes
 from jetstream_server.replication.core.lake_bounds import start_offset
+from jetstream_server.replication.core.unreadable import is_readable
 from jetstream_server.replication.replica import Replica
 
 logger = structlog.get_logger("jetstream.consumers")
@@ -248,11 +249,7 @@ class Consumer:
     @property
     def pending(self) -> int | None:
         """As of its feed; None: unknown, because a log that cannot be read looks empty."""
-        try:
-            self.replica.check_readable()
-        except JetstreamError:
-            return None
-        return self.feed.pending
+        return self.feed.pending if is_readable(self.replica.check_readable) else None
 
     @property
     def oldest_open_us(self) -> int:

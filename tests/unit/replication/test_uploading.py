@@ -50,7 +50,8 @@ from jetstream_server.replication.drivers.uploading import (
     Copier,
     LakeOptions,
     Uploading,
-    range_due,
+    offsets_due,
+    records_due,
 )
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica import Replica
@@ -214,7 +215,7 @@ async def test_sealed_segments_are_copied_and_leave_only_then(tmp_path: Path) ->
         ground.later()
         await eventually(lambda: replica.log.log_start_offset >= 16)
         assert not ground.uploading.reason(replica)
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         lake = replica.stream.lake
         assert lake.start == 0
         assert lake.end >= replica.log.log_start_offset
@@ -232,13 +233,15 @@ async def test_nothing_uncommitted_or_unflushed_is_copied(tmp_path: Path) -> Non
         replica = ground.create(flush="group")
         ground.fill(replica, 6, flush=False)
         assert replica.log.segment_count > 1
-        assert range_due(replica) is None, "nothing is flushed"
+        assert offsets_due(replica) is None, "nothing is flushed"
         ground.node.flushes.run()
-        assert range_due(replica) is not None
+        assert offsets_due(replica) is not None
         replica.high_watermark = 1
-        assert range_due(replica) is None, "a segment ends beyond what is committed"
+        assert offsets_due(replica) is None, "a segment ends beyond what is committed"
         replica.high_watermark = 2
-        found = range_due(replica)
+        due = offsets_due(replica)
+        assert due is not None
+        found = records_due(replica, due)
         assert found is not None
         assert found.next_offset == 2
 
@@ -249,9 +252,9 @@ async def test_what_may_still_grow_is_not_copied(tmp_path: Path) -> None:
         replica = ground.create()
         ground.fill(replica, 2)
         assert replica.log.segment_count == 1
-        assert range_due(replica) is None
+        assert offsets_due(replica) is None
         replica.log.roll()
-        assert range_due(replica) is not None
+        assert offsets_due(replica) is not None
 
 
 @on_loop
@@ -348,7 +351,7 @@ async def test_a_copy_whose_commit_cannot_be_noted_counts(
         ground.fill(replica)
         ground.start()
         await eventually(lambda: replica.stream.lake.version > 2)
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         assert ground.uploading.counters.failures == 0
         assert not ground.uploading.reason(replica)
         assert not ground.uploading._shares, "objects stay as long as they were"
@@ -373,7 +376,7 @@ async def test_an_unknown_outcome_is_settled_by_the_mark(tmp_path: Path, is_late
         for _ in range(3):
             ground.later()
             await asyncio.sleep(0.03)
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         end = replica.stream.lake.end
         assert ground.stored(replica) == local_bytes(replica)[: len(ground.stored(replica))]
         objects = ground.objects(replica)
@@ -403,7 +406,7 @@ async def test_purges_reach_the_lake_and_do_not_wait_for_it(tmp_path: Path) -> N
         replica = ground.create()
         ground.fill(replica, 10)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
 
         async def purge(offset: int) -> LakeMark:
             epoch = replica.stream.leader_epoch
@@ -430,7 +433,7 @@ async def test_what_was_purged_leaves_the_table_and_after_the_grace_time_the_sto
         replica = ground.create()
         ground.fill(replica)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         objects = ground.objects(replica)
         epoch = replica.stream.leader_epoch
         await ground.propose(
@@ -457,7 +460,7 @@ async def test_a_lake_that_was_off_is_emptied_and_goes_on_later(tmp_path: Path) 
         replica = ground.create()
         ground.fill(replica)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         objects = {each.name for each in ground.objects(replica)}
         # Before the next round finds time to trim.
         ground.node.cluster.do(
@@ -490,11 +493,11 @@ async def test_records_older_than_max_age_leave_the_lake(tmp_path: Path) -> None
         replica = ground.create(max_age_us=3_600_000_000)
         ground.fill(replica, 10)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         end = replica.stream.lake.end
         ground.node.clocks.advance(3_000_000_000)
         ground.fill(replica, 10)
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         assert replica.stream.lake.start == 0
         ground.node.clocks.advance(700_000_000)
         ground.fill(replica, 2)
@@ -512,7 +515,7 @@ async def test_a_sweep_that_somebody_asks_for_keeps_the_rules(tmp_path: Path) ->
         assert await ground.sweeping.sweep_now(replica, dry_run=False) == []
         ground.fill(replica, 6)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         folder = folder_of("cluster", replica.stream.id, replica.stream.created_at_us)
         ground.store.put(lost := f"{folder}/data/lost", b"x")
         assert (lost, GRACE_US) in await ground.sweeping.sweep_now(replica, dry_run=False)
@@ -533,7 +536,7 @@ async def test_a_sweep_during_which_a_copy_is_committed_looks_again(tmp_path: Pa
         replica = ground.create()
         ground.fill(replica, 6)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         before, propose = replica.stream.lake, ground.propose
 
         async def after_a_copy(command: Any) -> dict[str, Any]:
@@ -567,7 +570,7 @@ async def test_a_schema_that_is_set_during_a_copy_counts_for_the_next_object(
         ground.before_commit.append(lambda: set_schema("b bigint alias a, c string"))
         ground.fill(replica, 6)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         assert [each.schema_version for each in ground.tasks[:2]] == [1, 2]
         assert len({each.end for each in ground.tasks}) == len(ground.tasks), "none was refused"
         url = ground.store.url + "/" + replica.stream.lake.location
@@ -583,7 +586,7 @@ async def test_who_leads_no_more_deletes_nothing(tmp_path: Path) -> None:
         replica = ground.create()
         ground.fill(replica, 6)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         folder = folder_of("cluster", replica.stream.id, replica.stream.created_at_us)
         ground.store.put(f"{folder}/data/of-the-successor", b"x")
         before = ground.names()
@@ -603,7 +606,7 @@ async def test_a_damaged_table_is_counted_and_nothing_is_deleted(tmp_path: Path)
         replica = ground.create()
         ground.fill(replica, 6)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         for path in (tmp_path / "lake").rglob("*.avro"):
             path.write_bytes(path.read_bytes()[:-200])
         before = ground.names()
@@ -618,7 +621,7 @@ async def test_the_folder_of_a_deleted_stream_goes(tmp_path: Path) -> None:
         replica, other = ground.create(), ground.node.create("other", "other.>")
         ground.fill(replica, 6)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         stream_id, created_us = replica.stream.id, replica.stream.created_at_us
         kept = {
             f"{folder_of('cluster', *each)}/data/x"
@@ -653,7 +656,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_sweep(tmp_path: Path) -> No
         replica = ground.create()
         ground.fill(replica, 6)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         sweeping = Sweeping(
             ground, ground.node.cluster.registry, Endless(ground.store.url), ground.uploading.led,
             cluster_id="cluster", grace_seconds=1, monotonic_clock=ground.node.clocks.monotonic,
@@ -674,10 +677,10 @@ async def test_what_was_committed_is_kept_if_the_metadata_forgets_it(tmp_path: P
         replica = ground.create()
         ground.fill(replica, 6)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         older = replica.stream.lake
         ground.fill(replica, 12)
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         await eventually(lambda: len(marked_versions(ground)) == 1)
         lost = ground.objects(replica)
         newest = replica.stream.lake.location
@@ -751,7 +754,7 @@ async def test_a_short_log_gives_no_offset_again(tmp_path: Path) -> None:
         replica = ground.create(local_max_bytes=2500)
         ground.fill(replica)
         ground.start()
-        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: offsets_due(replica) is None)
         stream, end = replica.stream, replica.stream.lake.end
         replica.log.reset(0)
         replica.retire()
@@ -779,7 +782,7 @@ async def test_what_both_have_lost_is_said(tmp_path: Path) -> None:
             replica.read(5, 1)
         assert (caught.value.start_offset, caught.value.end_offset) == (5, 8)
         with pytest.raises(RecordsDamagedError, match="purge the stream up to offset 8"):
-            range_due(replica)
+            offsets_due(replica)
         assert read_values(replica, 8)
 
 
@@ -798,7 +801,9 @@ async def test_the_process_copies_and_stays_for_a_while(
     async with ground_at(tmp_path) as ground:
         replica = ground.create()
         ground.fill(replica, 4)
-        found = range_due(replica)
+        due = offsets_due(replica)
+        assert due is not None
+        found = records_due(replica, due)
         assert found is not None
         uploading = Uploading(
             ground,

@@ -5,8 +5,11 @@ No I/O.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jetstream_protocol.errors import (
     DivergedError,
+    JetstreamError,
     NotReplicaError,
     RecordsDamagedError,
     StreamNotFoundError,
@@ -57,6 +60,15 @@ def check_history(
             epoch,
             end_offset,
         )
+
+
+def is_readable(check: Callable[[], None]) -> bool:
+    """Whether `Replica.check_readable` raises nothing."""
+    try:
+        check()
+    except JetstreamError:
+        return False
+    return True
 
 
 def damage_error(

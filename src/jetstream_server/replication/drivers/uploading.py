@@ -109,15 +109,11 @@ class _Trimmed:
     next_us: MonotonicUs
 
 
-def range_due(replica: Replica, share: int = 1) -> LogSlice | None:
-    """What to copy next; None: nothing. share: only that part of a whole object.
+def records_due(replica: Replica, due: tuple[int, int], share: int = 1) -> LogSlice | None:
+    """The first of `offsets_due`, as many as an object takes; share: only that part of one.
 
-    Reads indexes: for a thread. Raises StorageError, CorruptBatchError, and the errors of
-    `offsets_due`.
+    Reads indexes: for a thread. Raises StorageError, CorruptBatchError.
     """
-    due = offsets_due(replica)
-    if due is None:
-        return None
     bytes_max = replica.stream.config.lake_object_bytes or OBJECT_BYTES
     return replica.log.read(due[0], bytes_max // share, due[1])
 
@@ -247,10 +243,11 @@ class Uploading(RoleListener):
         try:
             if await self._trim(replica, leader_epoch):
                 return
-            if offsets_due(replica) is None:
+            due = offsets_due(replica)
+            if due is None:
                 return
             share = self._shares.get(replica, 1)
-            found = await self._in_thread(range_due, replica, share)
+            found = await self._in_thread(records_due, replica, due, share)
             if found is not None and replica.leadership is not None:
                 await self._copy(replica, found, leader_epoch)
         except TimeoutError:

@@ -36,6 +36,7 @@ from jetstream_server.metadata.state.operations import check_feature
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.core.log_config import active_key_id
+from jetstream_server.replication.core.unreadable import is_readable
 from jetstream_server.replication.drivers.compaction import status_of
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.replica import Replica
@@ -423,11 +424,8 @@ def description_of(replica: Replica) -> pb.StreamDescription:
 
 def _knows_end(replica: Replica) -> bool:
     """Whether it knows what was committed. A log that cannot be read looks empty."""
-    try:
-        replica.check_readable()
-    except JetstreamError:
-        return False
-    return replica.leadership is None or replica.leadership.knows_end
+    is_known = replica.leadership is None or replica.leadership.knows_end
+    return is_known and is_readable(replica.check_readable)
 
 
 def _state(replica: Replica, offline: str) -> str:
