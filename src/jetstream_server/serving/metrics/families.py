@@ -7,7 +7,7 @@ docs/operations/metrics.md, "Metrics", explains each metric; a test compares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -24,6 +24,27 @@ def numbers(source: T | None, rows: Iterable[Row[T]]) -> Iterator[Metric]:
     for name, meaning, value in rows:
         known = None if source is None else value(source)
         yield _kind(name)(f"jetstream_{name}", meaning, value=known)
+
+
+def series(
+    prefix: str,
+    labels: Sequence[str],
+    rows: Iterable[Row[T]],
+    found: Sequence[tuple[Sequence[str], T]],
+) -> Iterator[Metric]:
+    """A family for each row, with a number for each source. found: the sources after the values of
+    their labels. Unknown values are left out."""
+    for name, meaning, value in rows:
+        family = _kind(name)(f"jetstream_{prefix}_{name}", meaning, labels=labels)
+        for values, source in found:
+            if (number := value(source)) is not None:
+                family.add_metric(values, number)
+        yield family
+
+
+def left_out(kind: str, count: int) -> Metric:
+    meaning = f"{kind.capitalize()} that match beyond the limit"
+    return GaugeMetricFamily(f"jetstream_{kind}_left_out", meaning, value=count)
 
 
 def labelled(name: str, meaning: str, label: str, values: Iterable[tuple[object, float]]) -> Metric:
