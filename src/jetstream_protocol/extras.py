@@ -6,13 +6,34 @@ it has installed (`direct_url.json`, PEP 610), so a checkout or a wheel is named
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from shlex import quote
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from jetstream_protocol import bounded_json
+from jetstream_protocol.errors import InvalidRequestError
 
 NAME = "jetstream-log"
+
+
+class MissingExtraError(InvalidRequestError, ImportError):
+    """A package that an extra brings is not installed."""
+
+
+@contextmanager
+def needed_by(what: str, extra: str) -> Iterator[None]:
+    """Around the imports of an extra's packages. Raises MissingExtraError."""
+    try:
+        yield
+    except MissingExtraError:
+        raise
+    except ImportError as error:
+        package = (error.name or "a package").partition(".")[0]
+        missing = MissingExtraError(f"{what} needs {package}: {install_command(extra)}")
+        missing.name = error.name
+        raise missing from error
 
 
 def install_command(*extras: str) -> str:

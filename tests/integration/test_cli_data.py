@@ -224,12 +224,30 @@ def test_a_file_is_no_stream(jetstream: Run) -> None:
     assert error == b"error: there is no stream '/etc/hostname'\n"
 
 
-def test_without_duckdb_the_command_to_install_it_is_named(
-    jetstream: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("package", "extra", "arguments"),
+    [
+        ("duckdb", "sql", ["sql", "select 1"]),
+        ("numpy", "sql", ["sql", "select 1"]),
+        ("pyarrow", "arrow", ["export", "trades", "--format", "parquet"]),
+        ("pyarrow", "arrow", ["schema", "check", "trades"]),
+        ("pyarrow", "arrow", ["schema", "set", "trades", "--infer", "10"]),
+        ("obstore", "lake", ["stream", "backup", "trades", "s3://bucket/folder"]),
+        ("kafka", "kafka", ["import", "new", "--subject", "new.>", "--from-kafka", "127.0.0.1:1"]),
+    ],
+)
+def test_without_its_extra_a_command_names_what_installs_it(
+    jetstream: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    extra: str,
+    arguments: list[str],
 ) -> None:
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    error = jetstream("sql", "select 1", code=2).stderr
-    assert install_command("sql").encode() in error
+    for name in ("reading.arrow", "reading.typed", "sql.query", "sql.stream_tables"):
+        monkeypatch.delitem(sys.modules, f"jetstream_client.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    (error,) = jetstream(*arguments, code=2).stderr.decode().splitlines()
+    assert error.endswith(f" needs {package}: {install_command(extra)}")
 
 
 def test_lines_of_json_hold_every_byte(jetstream: Run, odd: list[Message]) -> None:

@@ -43,7 +43,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnavailableError,
 )
-from jetstream_protocol.extras import install_command
+from jetstream_protocol.extras import needed_by
 from jetstream_protocol.logfiles.scan import walk
 
 OBJECT_BYTES: Final = 32 * 1024 * 1024
@@ -246,11 +246,9 @@ def back_up(
 
 
 def _opened(name: str) -> Any:
-    try:
+    with needed_by("a bucket", "lake"):
         from obstore import exceptions
         from obstore.store import S3Store
-    except ImportError:
-        raise InvalidRequestError(f"a bucket needs: {install_command('lake')}") from None
     endpoint = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
     try:
         return S3Store(

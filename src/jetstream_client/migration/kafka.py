@@ -12,7 +12,7 @@ from typing import Any
 
 from jetstream_client.migration.records import Records
 from jetstream_protocol.errors import InvalidRequestError, NotFoundError, UnavailableError
-from jetstream_protocol.extras import install_command
+from jetstream_protocol.extras import needed_by
 
 POLL_RECORDS = 10_000
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -22,12 +22,8 @@ class KafkaTopic:
     """`with KafkaTopic(…) as topic`: `bounds`, then `records` of each partition. Blocks."""
 
     def __init__(self, servers: str, topic: str) -> None:
-        try:
+        with needed_by("reading Kafka", "kafka"):
             import kafka
-        except ImportError as error:
-            raise InvalidRequestError(
-                f"reading Kafka needs kafka-python: {install_command('kafka')}"
-            ) from error
         self._kafka = kafka
         self._servers = servers
         self._topic = topic

@@ -57,7 +57,7 @@ from jetstream_protocol.errors import (
     StreamExistsError,
     UnavailableError,
 )
-from jetstream_protocol.extras import install_command
+from jetstream_protocol.extras import needed_by
 
 if TYPE_CHECKING:
     import pyarrow
@@ -449,9 +449,7 @@ def _schema() -> Any:
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:
     """Import both modules, or raise the error that names the extra."""
-    try:
+    with needed_by("Parquet", "arrow"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise InvalidRequestError(f"Parquet needs pyarrow: {install_command('arrow')}") from error
     return parquet, pyarrow

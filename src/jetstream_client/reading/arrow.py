@@ -21,17 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from jetstream_protocol.columns import Column, Layout
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
-from jetstream_protocol.extras import install_command
+from jetstream_protocol.extras import needed_by
 
-try:
+with needed_by("Arrow", "arrow"):
     import pyarrow as pa
     import pyarrow.compute as pc
-except ImportError as error:
-    raise ImportError(
-        f"to_arrow() needs pyarrow: {install_command('arrow')}", name="pyarrow"
-    ) from error
 
-from jetstream_protocol.arrow_values import integer, integers, null_if_empty, same_text
+    from jetstream_protocol.arrow_values import integer, integers, null_if_empty, same_text
 
 if TYPE_CHECKING:
     from jetstream_client.reading.messages import Chunk, Messages

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import types as kinds
-
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.extras import needed_by
 from jetstream_protocol.layouts import SCALE_MAX, Layout, Part
 from jetstream_protocol.schema import Field, ListType, Schema, StructType, Type, checked, renamed
+
+with needed_by("a schema of Arrow", "arrow"):
+    import pyarrow as pa
+    from pyarrow import types as kinds
 
 _FILE = b"ARROW1"
 _SCALARS: dict[str, tuple[str, str]] = {

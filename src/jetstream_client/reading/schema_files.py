@@ -9,7 +9,6 @@ from jetstream_client.reading.avro_schemas import from_avro
 from jetstream_client.reading.protobuf_schemas import compiled, from_protobuf
 from jetstream_client.reading.schema_sources import from_json_schema
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.extras import install_command
 from jetstream_protocol.layouts import Layout, Part
 from jetstream_protocol.schema import Field, ListType, Schema, StructType, Type, checked
 
@@ -43,12 +42,8 @@ def from_file(path: Path, schema_id: int | None, message: str | None) -> Schema:
 
 
 def _from_arrow(found: bytes) -> Schema:
-    try:
-        from jetstream_client.reading.arrow_schemas import from_arrow
-    except ModuleNotFoundError as error:
-        raise InvalidRequestError(
-            f"a file of Arrow needs pyarrow: {install_command('arrow')}"
-        ) from error
+    from jetstream_client.reading.arrow_schemas import from_arrow
+
     return from_arrow(found)
 
 

@@ -8,14 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from jetstream_client.reading.arrow import SCHEMA, counting, cut, schema_of, to_table
 from jetstream_client.reading.schema_sources import HOW_TO_SET
-from jetstream_protocol.arrow_values import strings
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.extras import needed_by
 from jetstream_protocol.schema import ERROR, Field, Schema, parse
-from jetstream_protocol.typed_columns import Records, arrow_type
+
+with needed_by("a table with the fields of a schema", "arrow"):
+    import pyarrow as pa
+
+    from jetstream_client.reading.arrow import SCHEMA, counting, cut, schema_of, to_table
+    from jetstream_protocol.arrow_values import strings
+    from jetstream_protocol.typed_columns import Records, arrow_type
 
 if TYPE_CHECKING:
     from jetstream_client.reading.messages import Chunk, Messages

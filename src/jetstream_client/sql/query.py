@@ -28,7 +28,7 @@ from jetstream_protocol.errors import (
     PermissionDeniedError,
     StreamNotFoundError,
 )
-from jetstream_protocol.extras import install_command
+from jetstream_protocol.extras import needed_by
 from jetstream_protocol.record_json import header_values
 from jetstream_protocol.schema import ERROR, Schema, parse
 from jetstream_protocol.subjects import no_stream
@@ -251,13 +251,11 @@ class Query:
 
 
 def import_duckdb() -> Any:
-    """Raises InvalidRequestError where the extra is missing."""
-    try:
+    """Raises MissingExtraError."""
+    with needed_by("sql", "sql"):
         import duckdb
         import numpy  # noqa: F401  DuckDB calls no function of Python without it.
         import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise InvalidRequestError(f"sql needs DuckDB: {install_command('sql')}") from error
     return duckdb
 
 

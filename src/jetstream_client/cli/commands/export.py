@@ -28,7 +28,7 @@ from jetstream_client.reading.messages import Message
 from jetstream_client.reading.scan import Scan
 from jetstream_client.values.types import Stream, StreamLike
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.extras import install_command
+from jetstream_protocol.extras import needed_by
 from jetstream_protocol.record_json import encoded
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -142,13 +142,9 @@ def export_row(message: Message) -> dict[str, Any]:
 
 def _parquet(begin: Callable[[], Sequence[Scan]], output: Path | None) -> None:
     """`begin` asks the cluster; it is called when it is clear that the file can be written."""
-    try:
+    with needed_by("export to Parquet", "arrow"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise InvalidRequestError(
-            f"export to Parquet needs pyarrow: {install_command('arrow')}"
-        ) from error
     if output is None and sys.stdout.isatty():
         raise InvalidRequestError("Parquet is not for terminals: use --output FILE")
     scans = begin()
