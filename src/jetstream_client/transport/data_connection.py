@@ -13,7 +13,6 @@ import socket
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import version
 from typing import NamedTuple, Protocol, cast
 
 from google.protobuf.message import DecodeError
@@ -31,6 +30,7 @@ from jetstream_protocol.frame_decoder import Frame, FrameDecoder
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.host_names import impossible_host_error
+from jetstream_protocol.version import VERSION
 
 WAKE_BYTES = 256 * 1024
 SCRATCH_BYTES = 64 * 1024
@@ -120,7 +120,7 @@ class DataConnection(asyncio.BufferedProtocol):
         return connection
 
     async def _greet(self) -> None:
-        client = f"jetstream-log/{version('jetstream-log')}"
+        client = f"jetstream-log/{VERSION}"
         hello = pb.Hello(version=frames.PROTOCOL_VERSION, client=client, token=self.token)
         frame = await self._ask(Kind.HELLO, hello.SerializeToString())
         reply = pb.HelloReply.FromString(self._head_of(frame, Kind.HELLO_REPLY))

@@ -156,7 +156,7 @@ class DataFolder:
 
     def stream_ids(self) -> list[int]:
         """The streams that have a folder here, registered or not."""
-        names = os.listdir(os.path.join(self.path, "streams"))
+        names = self._disk.list_directory(os.path.join(self.path, "streams"))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     # Folders of streams that are not registered are set aside at once. They are deleted much later,
@@ -225,7 +225,7 @@ class DataFolder:
 
     def _quarantined_folders(self) -> list[tuple[int, int]]:
         """Stream id and time (µs) of each folder that was set aside."""
-        names = sorted(os.listdir(os.path.join(self.path, "quarantine")))
+        names = self._disk.list_directory(os.path.join(self.path, "quarantine"))
         parts = [name.partition(".") for name in names if name.isascii()]
         return [(int(a), int(b)) for a, _, b in parts if a.isdigit() and b.isdigit()]
 

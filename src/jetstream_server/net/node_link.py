@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from jetstream_protocol import frames
 from jetstream_protocol.errors import UnauthenticatedError, UnavailableError, from_proto
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.version import VERSION
 from jetstream_server.net import peer_auth
 from jetstream_server.net.frame_connection import CONNECT_SECONDS, Dial, FrameConnection
 
-_CLIENT = f"jetstream-server/{version('jetstream-log')}"
+_CLIENT = f"jetstream-server/{VERSION}"
 
 
 @dataclass(frozen=True, slots=True)

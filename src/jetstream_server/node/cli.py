@@ -11,12 +11,12 @@ import gc
 import os
 import sys
 import threading
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from jetstream_protocol.version import VERSION
 from jetstream_server.node.output import protect_announcements, protect_complaints
 from jetstream_server.node.stop_signals import take_hang_ups
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"jetstream-server {version('jetstream-log')}")
+        print(f"jetstream-server {VERSION}")
         raise typer.Exit
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from typing import Any
 from urllib.parse import unquote
 
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.version import VERSION
 from jetstream_server.node.config import Config
 
 HIDDEN = "***"
@@ -22,6 +22,13 @@ _FILE_WORDS = ("_file", "_files")
 """A file's name is not secret, its content is."""
 _URLS = ("servers", "advertise")
 """URLs of NATS servers, which may lack nats:// in front."""
+_VERSIONS = json.dumps(
+    {
+        "jetstream": VERSION,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+)
 _SHORT = 4
 """Shorter values would blot out half of every page, and are too short to be good secrets."""
 
@@ -92,11 +99,5 @@ def debug_node(config: Config, metrics: str, log: Iterable[str]) -> pb.DebugNode
         config=public(config),
         metrics=blotted(metrics, secrets),
         log=[blotted(line, secrets) for line in log],
-        versions=json.dumps(
-            {
-                "jetstream": version("jetstream-log"),
-                "python": platform.python_version(),
-                "system": platform.platform(),
-            }
-        ),
+        versions=_VERSIONS,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
-from importlib.metadata import version
 
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.version import VERSION
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import monotonic_clock, wall_clock
 from jetstream_server.metadata.client.stream_requests import Streams
@@ -174,7 +174,7 @@ def _cluster_service(
     return ClusterService(
         node.metadata,
         node_id=node_id,
-        version=version("jetstream-log"),
+        version=VERSION,
         nats_urls=server.nats_urls,
         replicas=node.replicas,
         hand_overs=node.hand_overs,

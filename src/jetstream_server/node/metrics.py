@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from jetstream_protocol.types import NO_NODE
+from jetstream_protocol.version import VERSION
 from jetstream_server.ingest.nats.compiled import INGEST_FORM
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.jetstream_api.api import JetStreamApi
@@ -184,7 +184,7 @@ def _build() -> Metric:
     build = GaugeMetricFamily(
         "jetstream_build_info", "What runs: always 1", labels=["version", "ingest"]
     )
-    build.add_metric([version("jetstream-log"), INGEST_FORM], 1)
+    build.add_metric([VERSION, INGEST_FORM], 1)
     return build
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import structlog
 
+from jetstream_protocol.version import VERSION
 from jetstream_server.ingest.nats.auth import Credentials
 from jetstream_server.ingest.nats.handshake import LinkOptions
 from jetstream_server.ingest.nats.server_pool import parse_url
@@ -93,7 +93,7 @@ def _on_leaf_port(url: str) -> str:
 def _options(name: str, login: NatsConfig | LeafConfig, tls: NatsTlsConfig | None) -> LinkOptions:
     return LinkOptions(
         name=name,
-        version=version("jetstream-log"),
+        version=VERSION,
         credentials=Credentials(
             user=login.user,
             password=login.password,

@@ -18,6 +18,7 @@ from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import OsDisk
 from tests.support import identity_files
 from tests.support.clocks import WALL_US
+from tests.support.descriptors import no_descriptor_left
 from tests.support.log_disk import FaultyDisk
 
 
@@ -48,6 +49,17 @@ def test_a_folder_joins_one_cluster_for_ever(os_disk: OsDisk, tmp_path: Path) ->
     assert folder.cluster_id == "ours"
     assert (tmp_path / "meta.json").read_bytes() == before
     folder.close()
+
+
+def test_a_stream_made_while_descriptors_run_out_is_not_offline_for_ever(tmp_path: Path) -> None:
+    """Whether its folder was set aside once is looked up with a spare one."""
+    disk = OsDisk(spare=2)
+    folder = open_folder(disk, tmp_path)
+    with no_descriptor_left():
+        assert not folder.take_back(7, WallUs(0))
+        assert folder.stream_ids() == []
+    folder.close()
+    disk.close()
 
 
 def test_second_server_on_the_same_folder_is_refused(os_disk: OsDisk, tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from jetstream_protocol.version import VERSION
+from jetstream_server.node import metrics
 from jetstream_server.node.config import Config
 from jetstream_server.node.debug import HIDDEN, debug_node, public, secrets_of
+from tests.support.descriptors import no_descriptor_left
 
 PLANTED = "pl4nted"
 
@@ -73,3 +76,12 @@ def test_a_file_is_named_and_not_hidden() -> None:
     named = Config.model_validate({"nats": {"nkey_seed_file": "/etc/seed.nk"}})
     assert "/etc/seed.nk" in public(named)
     assert secrets_of(named) == []
+
+
+def test_a_node_without_a_free_descriptor_says_what_it_is() -> None:
+    """Just then somebody looks."""
+    with no_descriptor_left():
+        told = debug_node(config(), "", [])
+        names = [each.name for each in metrics.families(None)]
+    assert json.loads(told.versions)["jetstream"] == VERSION
+    assert "jetstream_build_info" in names

@@ -25,6 +25,7 @@ from jetstream_server.serving.metrics.page import (
     MetricsPage,
     Replicas,
 )
+from tests.support.descriptors import no_descriptor_left
 from tests.support.loops import on_loop
 from tests.support.node import Node
 
@@ -146,6 +147,14 @@ async def test_what_comes_in_gets_several_turns_of_the_loop_between_two_of_the_p
         turns += 1
     await writing
     assert turns > 10 * STREAMS / REPLICAS_PER_TURN
+
+
+@on_loop
+async def test_the_page_opens_no_file(tmp_path: Path) -> None:
+    """It is looked at when descriptors run out."""
+    shown = page(Node(tmp_path).start())
+    with no_descriptor_left():
+        assert b"jetstream_streams 0.0" in await shown.text()
 
 
 @on_loop
