@@ -27,10 +27,10 @@ from jetstream_client.publishing.plain_publisher import (
 )
 from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRoutes
 from jetstream_client.publishing.ways import REACH_SECONDS
-from jetstream_client.transport.control import next_step
 from jetstream_client.transport.data_connection import DataConnection
 from jetstream_client.transport.data_plane import DataPlane, check_takes_batches
 from jetstream_client.transport.recent import STREAMS_MAX, Recent
+from jetstream_client.transport.retries import next_step
 from jetstream_client.values.headers import HeadersLike, outgoing
 from jetstream_client.values.records import block_of_pairs, to_bytes, value_to_bytes
 from jetstream_client.values.types import Payload, Value

@@ -30,9 +30,9 @@ from jetstream_client.publishing.ack import OF_OTHERS, Pending, PublishResult, m
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_client.publishing.turns import Turns
 from jetstream_client.transport.connection_events import ConnectionEvents
-from jetstream_client.transport.control import next_step
 from jetstream_client.transport.home import Home
 from jetstream_client.transport.nats import NatsInbox, load_nats
+from jetstream_client.transport.retries import next_step
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.headers import HeadersLike, check_value, outgoing
 from jetstream_client.values.positions import check_offset

@@ -22,9 +22,10 @@ from jetstream_client.reading.cursor import ConsumerCursor
 from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.messages import Message, MessageCollector, Messages
 from jetstream_client.transport import wire
-from jetstream_client.transport.control import ControlPlane, next_step
+from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.transport.follow import Following
+from jetstream_client.transport.retries import next_step
 from jetstream_client.transport.routes import check_read_from
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.numbers import check_number

@@ -24,7 +24,6 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
@@ -44,6 +43,7 @@ from jetstream_client.transport.grpc_calls import (
 from jetstream_client.transport.home import Home
 from jetstream_client.transport.port_probe import what_listens
 from jetstream_client.transport.recent import ADDRESSES_MAX, Recent
+from jetstream_client.transport.retries import next_step
 from jetstream_client.transport.servers import Servers
 from jetstream_client.transport.tls_probe import speaks_tls, why_tls_fails
 from jetstream_client.values.config import ClientConfig
@@ -61,12 +61,9 @@ from jetstream_protocol.generated import api_pb2
 if TYPE_CHECKING:
     import grpc
 
-_BACKOFF_FIRST = 0.05
-_BACKOFF_MAX = 1.0
 LEARN_AGAIN_SECONDS = 120.0
 """After about that time the nodes are asked for again: all that were known may leave one day, and a
 client that only publishes or reads asks the control plane nothing for hours."""
-_REDIRECTS_MAX = 8  # In a row and without waiting: two nodes may each think the other leads.
 
 
 class WrongPortError(RefusedError):
@@ -75,26 +72,6 @@ class WrongPortError(RefusedError):
 
 class TlsFailedError(RefusedError):
     """One end speaks TLS and the other does not, or a certificate is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What to do after a failed attempt: ask `address` (None: the next server) after `wait`."""
-
-    address: str | None
-    wait: float
-
-
-def next_step(error: JetstreamError, attempt: int, chance: float) -> Step | None:
-    """None: give up, the error is final. `attempt` counts from 1; `chance` is in [0, 1)."""
-    if not error.retriable:
-        return None
-    backoff = min(_BACKOFF_MAX, _BACKOFF_FIRST * 2.0 ** min(attempt - 1, 10))
-    wait = backoff * (0.5 + chance / 2)
-    if isinstance(error, NotLeaderError | NotReplicaError) and error.redirect is not None:
-        at_once = attempt <= _REDIRECTS_MAX
-        return Step(error.redirect.grpc or None, 0.0 if at_once else wait)
-    return Step(None, wait)
 
 
 def outcome_error(error: JetstreamError, what: str, changes: bool, lost: bool) -> JetstreamError:

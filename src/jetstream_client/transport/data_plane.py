@@ -20,11 +20,11 @@ from functools import partial
 from jetstream_client._closing import ClientClosedError
 from jetstream_client._log import logger
 from jetstream_client.transport.connection_events import ConnectionEvents
-from jetstream_client.transport.control import next_step
 from jetstream_client.transport.data_connection import DataConnection, Fetched
 from jetstream_client.transport.follow import KEEP_ALIVE_SECONDS, Follow, Following
 from jetstream_client.transport.home import Home
 from jetstream_client.transport.recent import STREAMS_MAX, Recent
+from jetstream_client.transport.retries import next_step
 from jetstream_client.transport.routes import Routes
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.types import ClusterInfo, ReadFrom, Stream

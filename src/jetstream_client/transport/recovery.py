@@ -1,7 +1,7 @@
 """What a reader does about an error by itself: one table, by error and by who has met it.
 
 `JetstreamError.retriable` says something else: whether the same call may succeed at another node,
-now. The calls themselves go by that (transport/control.py). When they have given up, this table
+now. The calls themselves go by that (retries.py). When they have given up, this table
 decides: what lives on for months goes on after everything that passes without anybody's help, also
 what no other node can do at the moment, such as a coordinator whose disk has failed before another
 node leads. What does not pass ends it, and the program gets the error.

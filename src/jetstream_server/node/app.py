@@ -14,6 +14,7 @@ from jetstream_server.node.build import Start, build
 from jetstream_server.node.config import Config, ConfigurationError, NodeConfig
 from jetstream_server.node.listeners import start_listeners
 from jetstream_server.node.memory import spare_collector
+from jetstream_server.node.readiness import not_ready
 from jetstream_server.node.run_state import RunState, StartError
 from jetstream_server.node.server import Server
 from jetstream_server.node.stop_signals import stop_signals
@@ -95,7 +96,7 @@ async def _announce(server: Server, for_people: bool) -> None:
     /readyz does."""
     begun = asyncio.get_running_loop().time()
     has_announced = False
-    while reasons := server.not_ready():
+    while reasons := not_ready(server):
         if not has_announced and asyncio.get_running_loop().time() - begun >= ANNOUNCE_SECONDS:
             has_announced = True
             print(server.announcement(reasons, for_people), flush=True)

@@ -16,6 +16,7 @@ from jetstream_server.node.debug import debug_node
 from jetstream_server.node.descriptors import grpc_connections_max, raise_limit
 from jetstream_server.node.logs import RECENT
 from jetstream_server.node.metrics import families
+from jetstream_server.node.readiness import not_ready, not_to_be_relied_on, notes
 from jetstream_server.node.run_state import CannotListenError
 from jetstream_server.node.server import Server
 from jetstream_server.replication.drivers.disk_reserve import free_bytes
@@ -187,7 +188,7 @@ def _cluster_service(
             node_id,
         ),
         peers=server.peers,
-        not_ready=server.not_ready,
+        not_ready=partial(not_ready, server),
         debug_node=describe_for_support,
         node_use=server.use,
         may_see_use=lambda caller: (
@@ -213,7 +214,7 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
         secret=server.config.credential.encode(),
     )
     stack.push_async_callback(gateway.close)
-    pages = Pages(server.not_to_be_relied_on, metrics, server.notes)
+    pages = Pages(partial(not_to_be_relied_on, server), metrics, partial(notes, server))
     routes = [*pages.routes(), *api_routes(gateway), *console.routes()]
     hosts = None if node.access.enabled else OwnHosts(own_names(server.config))
     cors = Cors(server.config.http.cors_origins)

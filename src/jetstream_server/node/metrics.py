@@ -19,6 +19,7 @@ from jetstream_server.metadata.raft.status import MetadataStatus
 from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.node.node import Node
 from jetstream_server.node.output import LOST
+from jetstream_server.node.readiness import not_ready
 from jetstream_server.node.server import Server
 from jetstream_server.replication.drivers.compaction import CompactionCounters
 from jetstream_server.replication.drivers.disk_reserve import free_bytes
@@ -34,7 +35,7 @@ class _Lake(NamedTuple):
 
 
 _SERVER: tuple[Row[Server], ...] = (
-    ("ready", "Whether the node may be sent work", lambda s: not s.not_ready()),
+    ("ready", "Whether the node may be sent work", lambda s: not not_ready(s)),
     ("session_held", "Whether its session lease holds", lambda s: s.node.membership.lease_held()),
     ("streams_leaderless", "Streams of the cluster without a leader",
         lambda s: len(s.node.leaderships.leaderless)),

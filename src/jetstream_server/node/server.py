@@ -1,4 +1,4 @@
-"""The parts of a running server, and its report on itself: readiness, addresses, use."""
+"""The parts of a running server, and its report on itself: addresses, use."""
 
 from __future__ import annotations
 
@@ -53,37 +53,6 @@ class Server:
         """Upper bound on one address's connections to one port."""
         limits = self.config.limits
         return limits.connections_per_address or max(limits.connections // 2, 1)
-
-    def not_ready(self) -> list[str]:
-        """Why the node should not be sent work; empty: it is ready."""
-        reasons = self.state.reasons_not_ready
-        if not reasons:
-            if not self.connection.is_connected:
-                reasons.append("not connected to NATS")
-            elif not self.connection.is_responsive:
-                reasons.append("NATS is not heard")
-            if not self.node.membership.lease_held():
-                reasons.append("no session: the controller does not answer")
-            if self.node.replicas.full_reason:
-                reasons.append(self.node.replicas.full_reason)
-        return reasons
-
-    def not_to_be_relied_on(self) -> list[str]:
-        """Why /readyz says no: the node is not ready, or it serves and has not caught up since its
-        start, or hears no stream, so that no other node should be stopped yet."""
-        reasons = self.not_ready() or self.catching_up.reasons()
-        if not reasons and self.node.ingest.hears_nothing:
-            reasons = ["NATS refuses every subscription of this node"]
-        return reasons
-
-    def notes(self) -> list[str]:
-        """What /readyz says beside. One stream that is not heard is no reason to stop using the
-        node. Strangers may read it, so it names none."""
-        refused, api = self.connection.subscriptions_refused, self.api
-        found = [f"NATS refuses subscriptions: {refused}"] if refused else []
-        if api is not None and not api.link.is_connected:
-            found.append("the leaf link is not connected: the JetStream API is not served here")
-        return found
 
     def nats_urls(self) -> tuple[str, ...]:
         """The URLs to which clients publish."""

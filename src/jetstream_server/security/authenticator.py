@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 
 from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
 from jetstream_server.clocks import WallClock
-from jetstream_server.security import tokens
+from jetstream_server.security import token_text
 from jetstream_server.security.state import SecurityState, Token
 from jetstream_server.security.waiting_room import WaitingRoom
 
@@ -64,17 +64,17 @@ class Authenticator:
 
         Raises UnauthenticatedError, which never quotes the text, and
         UnavailableError when too many requests wait."""
-        token_id = tokens.id_of(text)
+        token_id = token_text.id_of(text)
         if token_id is None:
             raise UnauthenticatedError(_UNKNOWN)
-        fingerprint = tokens.fingerprint(text)
+        fingerprint = token_text.fingerprint(text)
         token = self._state().tokens.get(token_id)
         if token is None and fingerprint not in self._verified:
             token = await self._made_just_now(token_id, origin)
         if token is None:
             raise UnauthenticatedError(_UNKNOWN)
-        if tokens.is_quick(token.hash):
-            if not tokens.verify(text, token.hash):
+        if token_text.is_quick(token.hash):
+            if not token_text.verify(text, token.hash):
                 raise UnauthenticatedError(_WRONG)
         elif not self._is_known(fingerprint, token):
             await self._hash(text, fingerprint, token, origin)
@@ -105,7 +105,7 @@ class Authenticator:
         async with self._turn(origin):
             if self._is_known(fingerprint, token):
                 return
-            is_right = await asyncio.to_thread(tokens.verify, text, token.hash)
+            is_right = await asyncio.to_thread(token_text.verify, text, token.hash)
         remembered = self._verified if is_right else self._wrong
         remembered[fingerprint] = token
         if len(remembered) > REMEMBERED_MAX:

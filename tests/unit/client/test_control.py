@@ -26,7 +26,6 @@ from jetstream_client.transport.control import (
     WrongPortError,
     cause_error,
     first_contact,
-    next_step,
     outcome_error,
 )
 from jetstream_client.transport.groups import Groups
@@ -36,6 +35,7 @@ from jetstream_client.transport.grpc_calls import (
     UnreachedError,
     to_error,
 )
+from jetstream_client.transport.retries import next_step
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.config import ClientConfig
 from jetstream_protocol.generated import api_pb2, common_pb2, groups_pb2

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from jetstream_client.transport import data_plane
-from jetstream_client.transport.control import Step
 from jetstream_client.transport.data_connection import DataConnection
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.transport.port_probe import what_listens
+from jetstream_client.transport.retries import Step
 from jetstream_client.transport.tls_probe import speaks_tls, why_tls_fails
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.tls import TlsConfig

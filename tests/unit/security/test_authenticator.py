@@ -11,14 +11,20 @@ from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
 from jetstream_protocol.types import WallUs
 from jetstream_server.origins import origin_of_peer
 from jetstream_server.security import authenticator as authenticators
-from jetstream_server.security import tokens
+from jetstream_server.security import token_text
 from jetstream_server.security.authenticator import Authenticator
 from jetstream_server.security.state import SecurityState, Token
 from tests.support.loops import on_loop
 
-NEW = tokens.new_token(random.Random(1).randbytes(tokens.ID_BYTES + tokens.SECRET_BYTES))
+NEW = token_text.new_token(
+    random.Random(1).randbytes(token_text.ID_BYTES + token_text.SECRET_BYTES)
+)
 TOKEN = Token(
-    NEW.id, "user:x", tokens.slow_hash(NEW.text, b"salt" * 4), WallUs(0), expires_at_us=WallUs(100)
+    NEW.id,
+    "user:x",
+    token_text.slow_hash(NEW.text, b"salt" * 4),
+    WallUs(0),
+    expires_at_us=WallUs(100),
 )
 
 
@@ -29,13 +35,13 @@ class House:
         self.state = SecurityState().with_token(TOKEN)
         self.now = 10
         self.hashes = 0
-        verify = tokens.verify
+        verify = token_text.verify
 
         def counted(text: str, stored: str) -> bool:
             self.hashes += 1
             return verify(text, stored)
 
-        monkeypatch.setattr(tokens, "verify", counted)
+        monkeypatch.setattr(token_text, "verify", counted)
         self.authenticator = Authenticator(lambda: self.state, lambda: WallUs(self.now))
 
     async def verify(self, text: str = NEW.text) -> Token:
@@ -70,7 +76,7 @@ async def test_a_wrong_secret_is_refused_each_time_and_hashed_once(
 async def test_what_is_no_token_or_nobodys_costs_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticators, "MADE_SECONDS", 0.01)
     house = House(monkeypatch)
-    other = tokens.new_token(b"x" * (tokens.ID_BYTES + tokens.SECRET_BYTES)).text
+    other = token_text.new_token(b"x" * (token_text.ID_BYTES + token_text.SECRET_BYTES)).text
     for text in ("", "x", "jst_", other, NEW.text + "A", "jst_" + "0" * 100_000, "jst_\udcff"):
         with pytest.raises(UnauthenticatedError):
             await house.verify(text)
@@ -140,7 +146,7 @@ async def test_a_token_made_anew_under_the_same_id_does_not_revive_the_old_text(
 ) -> None:
     house = House(monkeypatch)
     await house.verify()
-    again = Token(TOKEN.id, "user:y", tokens.slow_hash("other", b"salt"), WallUs(0), WallUs(0))
+    again = Token(TOKEN.id, "user:y", token_text.slow_hash("other", b"salt"), WallUs(0), WallUs(0))
     house.state = SecurityState().with_token(again)
     assert not house.authenticator.is_valid(TOKEN)
     with pytest.raises(UnauthenticatedError, match="wrong"):
@@ -160,13 +166,15 @@ async def test_so_many_may_wait_for_a_hash_and_the_next_is_told_to_come_again(
 
 def test_a_hash_of_another_kind_is_nobodys() -> None:
     for stored in ("", "plain", "scrypt$x$8$1$c2FsdA==$aGFzaA==", "md5$1$2$3$4$5"):
-        assert not tokens.verify(NEW.text, stored)
-    assert tokens.id_of(NEW.text) == NEW.id
+        assert not token_text.verify(NEW.text, stored)
+    assert token_text.id_of(NEW.text) == NEW.id
     assert NEW.text not in repr(TOKEN)
     assert TOKEN.hash not in repr(TOKEN)
 
 
-QUICK = Token(NEW.id, "user:x", tokens.quick_hash(NEW.text), WallUs(0), expires_at_us=WallUs(100))
+QUICK = Token(
+    NEW.id, "user:x", token_text.quick_hash(NEW.text), WallUs(0), expires_at_us=WallUs(100)
+)
 
 
 @on_loop
@@ -180,13 +188,15 @@ async def test_a_token_with_a_quick_hash_waits_for_nobody(monkeypatch: pytest.Mo
     with pytest.raises(StopIteration):  # It is done without waiting for anything.
         verifying.send(None)
     assert len(QUICK.hash) < 60
-    assert not tokens.verify(NEW.text, tokens.quick_hash("other"))
-    assert not tokens.verify(NEW.text, "sha256$\udcff")
+    assert not token_text.verify(NEW.text, token_text.quick_hash("other"))
+    assert not token_text.verify(NEW.text, "sha256$\udcff")
 
 
-OTHER = tokens.new_token(random.Random(2).randbytes(tokens.ID_BYTES + tokens.SECRET_BYTES))
+OTHER = token_text.new_token(
+    random.Random(2).randbytes(token_text.ID_BYTES + token_text.SECRET_BYTES)
+)
 OTHER_TOKEN = Token(
-    OTHER.id, "user:y", tokens.slow_hash(OTHER.text, b"salt" * 4), WallUs(0), WallUs(0)
+    OTHER.id, "user:y", token_text.slow_hash(OTHER.text, b"salt" * 4), WallUs(0), WallUs(0)
 )
 
 
@@ -216,7 +226,7 @@ async def test_a_flood_of_unknown_tokens_does_not_keep_a_new_one_from_being_wait
     monkeypatch.setattr(authenticators, "WAITING_MAX", 8)
     house = House(monkeypatch)
     house.state = SecurityState()
-    unknown = [tokens.new_token(each.to_bytes(38)).text for each in range(1, 51)]
+    unknown = [token_text.new_token(each.to_bytes(38)).text for each in range(1, 51)]
     flood = [
         asyncio.ensure_future(house.authenticator.verify(each, "10.0.0.1")) for each in unknown
     ]

@@ -39,7 +39,7 @@ ANY_REPLICA_LEVEL = FeatureLevel(5)
 NAMES_LEVEL = FeatureLevel(6)
 """From this level on the metadata decides whether a name was taken meanwhile (CreateStream)."""
 QUICK_HASH_LEVEL = FeatureLevel(6)
-"""From this level on, nodes verify tokens whose hash is quick (security/tokens.py)."""
+"""From this level on, nodes verify tokens whose hash is quick (security/token_text.py)."""
 ACK_CLUSTER_LEVEL = FeatureLevel(6)
 """From this level on every node names its cluster in its acks (ListStreams)."""
 COMMIT_LEVEL = FeatureLevel(6)

@@ -47,7 +47,7 @@ RETRY_SECONDS = 0.2
 HAND_OVER_SECONDS = 10.0
 LEAVE_SECONDS = 1.0
 """Without an answer, the session lapses after about the same time."""
-SESSION_SECONDS = 10.0
+FIRST_LEASE_SECONDS = 10.0
 """How long a start waits for its first lease. Without one the node can serve readers."""
 
 logger = structlog.get_logger("jetstream.server")
@@ -196,7 +196,7 @@ class Membership:
         controller.start()
         stack.push_async_callback(controller.close)
         try:
-            await self._node_session.wait_until_held(SESSION_SECONDS)
+            await self._node_session.wait_until_held(FIRST_LEASE_SECONDS)
         except UnavailableError as error:
             logger.warning("no_session_yet", reason=error.message)
 

@@ -22,7 +22,7 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.commands import CreateToken as CreateTokenCommand
 from jetstream_server.metadata.state.operations import check_feature
-from jetstream_server.security import tokens
+from jetstream_server.security import token_text
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import (
     CLUSTER_OPERATIONS,
@@ -72,7 +72,7 @@ class SecurityService:
         check_principal(principal)
         if not 0 <= lifetime_us <= LIFETIME_US_MAX:
             raise InvalidRequestError("a token lives for up to 100 years; 0: it does not expire")
-        new = tokens.new_token(self._randomness(tokens.ID_BYTES + tokens.SECRET_BYTES))
+        new = token_text.new_token(self._randomness(token_text.ID_BYTES + token_text.SECRET_BYTES))
         hashed = await self._hash(new.text)
         now_us = self._wall_clock()
         token = Token(
@@ -92,10 +92,10 @@ class SecurityService:
 
     async def _hash(self, text: str) -> str:
         if self._metadata.registry.settings.feature_level >= QUICK_HASH_LEVEL:
-            return tokens.quick_hash(text)
-        salt = self._randomness(tokens.SALT_BYTES)
+            return token_text.quick_hash(text)
+        salt = self._randomness(token_text.SALT_BYTES)
         async with self._hashing:  # Each hash takes 16 MiB.
-            return await asyncio.to_thread(tokens.slow_hash, text, salt)
+            return await asyncio.to_thread(token_text.slow_hash, text, salt)
 
     async def ListTokens(self, request: pb.ListTokensRequest, call: Call) -> pb.ListTokensResponse:
         return pb.ListTokensResponse(
