@@ -7,6 +7,7 @@ place, so that a sync costs one flush and changes no file system metadata.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from jetstream_protocol.logfiles.synced_length import (
     FILE_BYTES,
@@ -70,7 +71,7 @@ class SyncedFile:
             return
         self._last = SyncedLength(last.sequence + 1, generation, identity, length, clean)
         slot, at = self._last.encode(), self._last.offset
-        in_room(self._folder, FILE_BYTES, lambda: os.pwrite(self._descriptor, slot, at))
+        in_room(self._folder, FILE_BYTES, partial(os.pwrite, self._descriptor, slot, at))
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
