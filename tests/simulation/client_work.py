@@ -17,7 +17,8 @@ The checker:
 * A member says that it holds a stream only if it reads it, or begins to.
 * A member takes an instance name only from one that had it while its own process still lived.
 * A position is committed by the owner of its stream, never goes back, and passes no record that was
-  not handled, unless it was purged, or is before where a group that began at "latest" began.
+  not handled, unless it was purged, or is before where a group that began at "latest" began. For
+  streams that came later, that is their beginning.
 * Once everything is healed, every record that is there is handled and committed within `REST_US`.
 * Every record that is published has its outcome by its deadline, and a true one.
 * A client without a server is closed in the time of one call.
@@ -217,6 +218,8 @@ class Checker:
         self.floors: dict[bytes, int] = {}
         """Where the group began in each stream, if it has committed there."""
         self.group: Group | None = None
+        self.newest_at_first = 0
+        """The newest stream when the group began: "latest" is for no later one."""
         self.ended_at: dict[str, int] = {}
         """When a run of a member has ended, by the first id of the run."""
         self.had_name: dict[str, str] = {}
@@ -301,7 +304,7 @@ class Checker:
 
     def begins_anew(self, log: list[Any]) -> None:
         """What was not committed is gone."""
-        self.positions, self.group, self.had_name = {}, None, {}
+        self.positions, self.group, self.had_name, self.newest_at_first = {}, None, {}, 0
         for entry in log:
             self._note(*entry)
         for key in self.floors.keys() - self.positions.keys():
@@ -332,6 +335,8 @@ class Checker:
             if self.group is not None:
                 grows = said.generation >= self.group.generation or said.is_deleted
                 self.require(grows, "a generation comes again")
+            if self.group is None or not self.group.shares:
+                self.newest_at_first = max(said.shares, default=0)
             self.group = None if said.is_deleted else said
             self.had_name = {} if said.is_deleted else self.had_name
             self.had_name.update((name, run) for run, name in _named(said))
@@ -354,7 +359,7 @@ class Checker:
 
     def _began(self, commit: CommitCursorsRequest.Commit, stream: SimulatedStream) -> int:
         """Where the reader who makes the first commit began."""
-        if self.clients.start == "earliest":
+        if self.clients.start == "earliest" or stream.id > self.newest_at_first:
             return 0
         for process in self.clients.members:
             consumer = process.consumer
@@ -370,7 +375,8 @@ class Checker:
         for stream_id in self.clients.ground.live_ids():
             stream = self.stream(stream_id)
             key = cursor_key(GROUP, f"{stream.name}@{stream.name}")
-            if self.clients.start == "latest" and key not in self.floors:
+            is_old = stream_id <= self.newest_at_first
+            if self.clients.start == "latest" and is_old and key not in self.floors:
                 continue  # Nobody has begun there in time for its last record.
             begin = max(stream.log_start_offset, self.floors.get(key, 0))
             for offset in range(begin, stream.end_offset):

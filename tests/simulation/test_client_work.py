@@ -7,11 +7,13 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 from structlog.testing import capture_logs
 
+from jetstream_client import AsyncClient
 from jetstream_client.processing import processor, queue
 from jetstream_client.processing.processor import Processor
 from jetstream_client.processing.queue import AsyncQueue, AsyncQueueMessage
@@ -27,6 +29,7 @@ from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.follow import Follow, Following
 from jetstream_server.consumers.manager import Consumers
+from jetstream_server.cursors import coordinator
 from jetstream_server.cursors.coordinator import Heartbeat
 from tests.simulation import client_work
 from tests.simulation.runner import CLIENTS, Totals, run_clients, run_seeds, story
@@ -242,6 +245,22 @@ def what_the_leader_does_not_know_was_heard(patch: Patch) -> None:
         return True
 
     patch.setattr(AsyncQueueMessage, "ack", heard)
+
+
+def latest_is_for_all_streams(patch: Patch) -> None:
+    async def newest(self: AsyncClient, group: str, source: str) -> int:
+        return max((each.id for each in await self.list_streams()), default=0)
+
+    patch.setattr(AsyncClient, "_newest_stream", newest)
+
+
+def a_group_forgets_with_which_streams_it_began(patch: Patch) -> None:
+    with_streams = coordinator.with_streams
+
+    def forgets(group: Any, stream_ids: Any) -> Any:
+        return replace(with_streams(group, stream_ids), newest_at_first=0)
+
+    patch.setattr(coordinator, "with_streams", forgets)
 
 
 class Mutant(NamedTuple):

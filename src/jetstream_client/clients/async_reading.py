@@ -266,11 +266,13 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
     async def _newest_stream(self, group: str, source: str) -> int:
         """The id of the newest stream for which `start` was meant: those that are created later
         begin at their beginning. Ids grow with time. The group knows which it had when it began to
-        read the source; a new group has those that there are."""
+        read the source; a new group has those that there are. **safety** They are listed first: a
+        group that is not there after that begins with all of them."""
+        newest = max((each.id for each in await self.list_streams()), default=0)
         for each in await self._listed_groups(group):
             if each.source == source and each.shares:
                 return each.newest_at_first or max(share.stream_id for share in each.shares)
-        return max((each.id for each in await self.list_streams()), default=0)
+        return newest
 
     def _consumer_cursor(
         self,

@@ -24,7 +24,12 @@ from jetstream_client.transport.consumers import Consumers, to_ms
 from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.values.consumers import ConsumerDescription
 from jetstream_client.values.settings import Seconds
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
 
@@ -325,10 +330,13 @@ class AsyncQueue(AsyncClosing):
                 await self._send_some(asked)
         finally:
             lane.sending = None
-            left, lane.waiting = [*asked, *lane.waiting], []
-            for _, answer in left:
-                if not answer.done():
-                    answer.set_exception(UnavailableError("the queue is closed"))
+            waiting, lane.waiting = lane.waiting, []
+            perhaps = UnknownOutcomeError(
+                "the queue was closed before the acknowledgement was answered: it may or may not "
+                "have been carried out"
+            )
+            _fail(asked, perhaps)
+            _fail(waiting, UnavailableError("the queue is closed"))
 
     async def _send_some(self, asked: list[_Asked]) -> None:
         about = self._about
@@ -343,9 +351,7 @@ class AsyncQueue(AsyncClosing):
                 )
             )
         except JetstreamError as error:
-            for _, answer in asked:
-                if not answer.done():
-                    answer.set_exception(error)
+            _fail(asked, error)
             return
         unknown, late = set(found.unknown), set(found.late)
         for place, (ack, answer) in enumerate(asked):
@@ -371,6 +377,12 @@ class AsyncQueue(AsyncClosing):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _fail(asked: list[_Asked], error: JetstreamError) -> None:
+    for _, answer in asked:
+        if not answer.done():
+            answer.set_exception(error)
 
 
 def _retrieved(answer: asyncio.Future[bool]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Generic
 
 from jetstream_client._closing import AsyncClosing, close_after, shared
@@ -142,8 +143,9 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
             await self.begin()
         record = record_of(self.options.serialized(value), key, headers)
         sender = self.senders.of(record)
-        while (found := sender.buffer.put(*record)) is None:
-            await sender.wait_for_room()
+        found = sender.buffer.put(*record)
+        if found is None:
+            found = await sender.patiently(partial(sender.buffer.put, *record))
         return Delivery(found[0], self.subject, found[1])
 
     async def publish_many(
@@ -185,8 +187,7 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         for share in many.shares:
             while share.left:
                 sender = share.next_sender()
-                if not many.put(share, sender):
-                    await sender.wait_for_room()
+                await sender.patiently(partial(many.put, share, sender))
         return many.delivery()
 
     @property

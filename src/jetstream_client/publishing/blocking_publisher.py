@@ -7,6 +7,7 @@ threads; the sender is woken once per batch.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -129,15 +130,20 @@ class Publisher(Closing, Generic[S]):
 
     def _patiently(self, buffer: RecordAccumulator, put: Callable[[], _T | None]) -> _T:
         """What `put` returns once there is room in the buffer. Raises UnavailableError."""
+        seen = buffer.releases
+        found = put()
+        if found:
+            return found
         timeout = self._publisher.options.delivery_timeout
+        deadline = time.monotonic() + timeout
         while True:
+            self._thread.check_caller()
+            if not buffer.wait_for_release(seen, deadline - time.monotonic()):
+                raise no_room_error(timeout)
             seen = buffer.releases
             found = put()
             if found:
                 return found
-            self._thread.check_caller()
-            if not buffer.wait_for_release(seen, timeout):
-                raise no_room_error(timeout)
 
     @property
     def batch_bytes(self) -> int:

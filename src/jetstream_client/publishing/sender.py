@@ -18,7 +18,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from jetstream_client._closing import ClientClosedError
 from jetstream_client._log import logger
@@ -43,6 +43,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 
+_T = TypeVar("_T")
 Compression = Literal["zstd", "lz4"]
 Serializer: TypeAlias = Callable[[S], Value | None]
 """Turns what a program publishes into the bytes of a value or key."""
@@ -211,15 +212,21 @@ class Sender:
             if not batch.asked:
                 batch.future.result()
 
-    async def wait_for_room(self) -> None:
-        """Raises UnavailableError when there is none within the delivery timeout."""
-        turn = self._loop.create_future()
-        self._room.append(turn)
+    async def patiently(self, put: Callable[[], _T | None]) -> _T:
+        """What `put` returns once there is room. Raises UnavailableError when there is none within
+        the delivery timeout."""
+        if found := put():
+            return found
+        timeout = self._options.delivery_timeout
         try:
-            async with asyncio.timeout(self._options.delivery_timeout):
-                await turn
+            async with asyncio.timeout(timeout):
+                while not (found := put()):
+                    turn = self._loop.create_future()
+                    self._room.append(turn)
+                    await turn
         except TimeoutError as error:
-            raise no_room_error(self._options.delivery_timeout) from error
+            raise no_room_error(timeout) from error
+        return found
 
     async def stop(self, error: JetstreamError) -> None:
         """End at once: batches that are not stored fail with `error`, those that may be stored with

@@ -247,6 +247,22 @@ async def test_start_is_for_the_streams_with_which_the_group_began(
     assert await client._newest_stream("workers", "jobs") == newest
 
 
+@on_loop
+async def test_a_stream_that_comes_while_the_group_begins_is_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = AsyncClient("127.0.0.1:1")
+    streams = [SimpleNamespace(id=1)]
+
+    async def groups(_: str) -> list[pb.ConsumerGroup]:
+        streams.append(SimpleNamespace(id=2))  # Just after another member has begun the group.
+        return []
+
+    monkeypatch.setattr(client, "_listed_groups", groups)
+    monkeypatch.setattr(client, "list_streams", AsyncMock(return_value=streams))
+    assert await client._newest_stream("workers", "jobs") == 1
+
+
 @pytest.mark.parametrize("steps", range(6))
 @on_loop
 async def test_a_call_that_is_cancelled_as_it_ends_a_beginning_leaves_nothing_behind(

@@ -17,12 +17,14 @@ from jetstream_client import (
     NoStreamError,
     StreamPausedError,
     UnavailableError,
+    UnknownOutcomeError,
 )
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.processing.blocking_queue import Queue
 from jetstream_client.processing.queue import AsyncQueue
 from jetstream_protocol.generated import consumers_pb2 as pb
 from tests.support.loops import eventually, on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 _Kind = pb.AcknowledgeMessagesRequest.Kind
 ABOUT = SimpleNamespace(
@@ -294,3 +296,21 @@ async def test_what_was_delivered_to_others_meanwhile_is_not_handed_out() -> Non
     await eventually(lambda: len(server.extended) >= before + 62)
     assert (await anext(queue)).offset == 32
     await queue.aclose()
+
+
+@on_virtual_loop
+async def test_an_ack_that_closing_cuts_off_may_have_been_carried_out() -> None:
+    """Those that wait behind it were not sent."""
+    server = Server()
+    queue = queue_of(server)
+    first, second = await anext(queue), await anext(queue)
+    server.answers.clear()
+    acks = [asyncio.ensure_future(first.ack())]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    acks.append(asyncio.ensure_future(second.ack()))
+    await asyncio.sleep(0)
+    await queue.aclose()
+    sent, waiting = await asyncio.gather(*acks, return_exceptions=True)
+    assert isinstance(sent, UnknownOutcomeError)
+    assert type(waiting) is UnavailableError
