@@ -304,6 +304,8 @@ MUTANTS = [
     Mutant(what_waits_in_a_reader_is_not_extended, 31, "which waits in"),
     Mutant(an_ack_is_answered_before_it_is_kept, 25, "comes again, and was done"),
     Mutant(what_the_leader_does_not_know_was_heard, 6, "comes again, and was done"),
+    Mutant(latest_is_for_all_streams, 10, "are passed over"),
+    Mutant(a_group_forgets_with_which_streams_it_began, 11, "are passed over"),
 ]
 
 
