@@ -341,4 +341,6 @@ def test_whatever_is_interrupted_no_record_is_left_out(seed: int, thread: LoopTh
             may_come = {first + len(offsets)}
         elif call == "commit":
             assert cursor.committed in may_come
+    done, _ = consumer._consumer.buffer.course.done()
     consumer.close()
+    assert cursor.committed == done
