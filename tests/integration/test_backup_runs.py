@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from jetstream_client import Client
+from jetstream_client.cli.commands import backup as backup_command
+from jetstream_client.cli.commands import importing as importing_command
 from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import MANIFEST, back_up, batch_files
 from jetstream_client.migration.restore import restore
@@ -32,6 +34,8 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from jetstream_client import Client
+from jetstream_client.cli.commands import backup as backup_command
+from jetstream_client.cli.commands import importing as importing_command
 from jetstream_client.migration.backup import back_up
 
 server, stream, folder, most = sys.argv[1:]
@@ -50,6 +54,8 @@ _WAITING = """
 import sys
 from pathlib import Path
 from jetstream_client import Client
+from jetstream_client.cli.commands import backup as backup_command
+from jetstream_client.cli.commands import importing as importing_command
 from jetstream_client.migration.backup import back_up
 
 server, stream, folder = sys.argv[1:]
@@ -67,6 +73,8 @@ import os, signal, sys
 from contextlib import nullcontext
 from pathlib import Path
 from jetstream_client import Client
+from jetstream_client.cli.commands import backup as backup_command
+from jetstream_client.cli.commands import importing as importing_command
 from jetstream_client.migration.restore import restore
 
 server, folder, name = sys.argv[1:]
@@ -549,3 +557,45 @@ def test_a_restore_that_was_killed_after_its_last_step_is_repeated_without_an_er
     client.purge_stream("stepped")
     said = jetstream(server, "stream", "restore", str(folder), *again, code=1)
     assert "exists already" in said, "it does not hold the backup"
+
+
+@pytest.mark.parametrize("step", ["copying", "comparing"])
+def test_of_two_runs_of_a_restore_or_import_both_end_well(
+    server: ServerProcess,
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """The second one completes the stream while the first one is at that step, and somebody
+    publishes to it."""
+    source, folder = f"both-{step}", tmp_path / "both"
+    filled(client, source, _SOME)
+    files = [folder, tmp_path / "both.parquet", tmp_path / "both.jsonl"]
+    for to in files[:2]:
+        jetstream(server, "stream", "backup", source, str(to))
+    jetstream(server, "export", source, "--output", str(files[2]))
+    for number, file in enumerate(files):
+        name = f"{source}-{number}"
+        words = ["stream", "restore", str(file), name, "--subject", name]
+        if file.suffix == ".jsonl":
+            words = ["import", name, "--from", str(file), "--subject", name]
+        overtaken: list[str] = []
+
+        @contextmanager
+        def bar(
+            total: int | None,
+            what: str = "",
+            words: list[str] = words,
+            overtaken: list[str] = overtaken,
+        ) -> Iterator[Any]:
+            if what == step and not overtaken:
+                overtaken.append(step)
+                overtaken.append(jetstream(server, *words))
+                client.publish(words[1 if words[0] == "import" else 3], b"since then")
+            yield lambda _: None
+
+        for module in backup_command, importing_command:
+            monkeypatch.setattr(module, "progress_bar", bar)
+        assert jetstream(server, *words) == overtaken[1]
+        assert values(client, name) == [*_SOME, b"since then"]

@@ -105,5 +105,6 @@ def test_a_dash_is_standard_output(
     server: ServerProcess, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert '"value":"a value"' in write(server, "jsonl", stream, Path("-"))
+    for kind in ("jsonl", "bundle"):
+        check(kind, write(server, kind, stream, Path("-")).encode(errors="surrogateescape"))
     assert not (tmp_path / "-").exists()

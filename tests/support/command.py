@@ -26,5 +26,7 @@ def jetstream(*arguments: str) -> subprocess.CompletedProcess[str]:
         for name, stream in (("stdin", nothing), ("stdout", out), ("stderr", err)):
             patch.setattr(sys, name, stream)
         code = run([*arguments])
-    said, complained = (stream.buffer.getvalue().decode() for stream in (out, err))
+    said, complained = (
+        stream.buffer.getvalue().decode(errors="surrogateescape") for stream in (out, err)
+    )
     return subprocess.CompletedProcess(arguments, code, said, complained)

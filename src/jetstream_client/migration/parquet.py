@@ -35,14 +35,7 @@ from jetstream_client.migration.file_records import (
 from jetstream_client.migration.manifest import Manifest, schema_of, settings_of
 from jetstream_client.migration.one_view import OneView
 from jetstream_client.migration.records import RecordDigest, Records
-from jetstream_client.migration.restore import (
-    begin_restoring,
-    difference_error,
-    finish,
-    listen,
-    names_what_is_left,
-    restored_before,
-)
+from jetstream_client.migration.restore import finish, made_of, names_what_is_left
 from jetstream_client.migration.restore_writer import RestoreWriter, check_records
 from jetstream_client.migration.whole_file import is_file_or_free, whole_file
 from jetstream_client.reading.scan import Scan
@@ -54,7 +47,6 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
     PreconditionFailedError,
-    StreamExistsError,
     UnavailableError,
 )
 from jetstream_protocol.extras import needed_by
@@ -225,29 +217,19 @@ def restore(
             f"{path} is not what `stream backup` writes: its records can be imported "
             "(jetstream import NAME --from FILE)"
         )
-    settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
-    subject = settings.pop("subject", None) or manifest.subject
-    try:
-        stream, limits = begin_restoring(
-            client, name or manifest.name, subject, settings, manifest.schema
-        )
-    except StreamExistsError:
-        done = restored_before(client, manifest, name or manifest.name, subject, bar)
-        if done is None:
-            raise
-        return done
-    writer = RestoreWriter(client, stream)
-    with bar(manifest.records, "copying") as advance, names_what_is_left(stream):
-        for records in read(path, Defaults(manifest.subject, 0)):
-            writer.put(records)
-            advance(len(records))
-        writer.cover(manifest.end_offset)
-        writer.flush()
-    with bar(manifest.length, "comparing") as advance:
-        digest = finish(client, stream, manifest.bounds, advance)
-    if (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
-        raise difference_error(stream.name, manifest.records, digest.count)
-    return listen(client, stream, limits), digest
+
+    def fill(stream: Stream) -> RecordDigest:
+        writer = RestoreWriter(client, stream)
+        with bar(manifest.records, "copying") as advance, names_what_is_left(stream):
+            for records in read(path, Defaults(manifest.subject, 0)):
+                writer.put(records)
+                advance(len(records))
+            writer.cover(manifest.end_offset)
+            writer.flush()
+        with bar(manifest.length, "comparing") as advance:
+            return finish(client, stream, manifest.bounds, advance)
+
+    return made_of(client, manifest, name or manifest.name, bar, fill, changed)
 
 
 def manifest_of(path: Path) -> Manifest | None:

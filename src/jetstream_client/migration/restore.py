@@ -30,6 +30,9 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.settings import STREAM_SETTINGS
 
 _FETCH_BYTES = 4 * 1024 * 1024
+OTHERS_WERE_FASTER = (StreamExistsError, PreconditionFailedError, CorruptBatchError)
+"""How a restore or import may fail after another run of it, or an earlier one, has completed the
+stream: it exists, takes no more batches, or holds records that came to its subject since."""
 _LIMITS = tuple(each.name for each in STREAM_SETTINGS if each.set_last)
 
 
@@ -56,36 +59,52 @@ def restore(
         )
     with bar(manifest.length, "checking") as advance:
         backup.check_files(manifest, advance)
+
+    def fill(stream: Stream) -> RecordDigest:
+        writer = RestoreWriter(client, stream)
+        whole = _WholeBatches(manifest)
+        with bar(manifest.length, "copying") as advance, names_what_is_left(stream):
+            for header, batch in backup.stored_batches(manifest):
+                writer.put_batches(batch)
+                whole.add(header)
+                advance(header.next_offset - max(header.base_offset, manifest.start_offset))
+            writer.cover(manifest.end_offset)
+            writer.flush()
+        with bar(manifest.length, "comparing") as advance:
+            digest = finish(client, stream, manifest.bounds, advance, whole.note)
+        if not manifest.digest and whole.found != whole.records:
+            raise difference_error(stream.name, whole.records, whole.found)
+        return digest
+
+    return made_of(client, manifest, name or manifest.name, bar, fill, changed)
+
+
+def made_of(
+    client: Client,
+    manifest: Manifest,
+    name: str,
+    bar: Bar,
+    fill: Callable[[Stream], RecordDigest],
+    changed: dict[str, Any],
+) -> tuple[Stream, RecordDigest]:
+    """The stream of a backup, and its digest. fill: copies what the stream lacks, and reads it
+    back. changed: see `restore`."""
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
     try:
-        stream, limits = begin_restoring(
-            client, name or manifest.name, subject, settings, manifest.schema
-        )
-    except StreamExistsError:
-        done = restored_before(client, manifest, name or manifest.name, subject, bar)
+        stream, limits = begin_restoring(client, name, subject, settings, manifest.schema)
+        digest = fill(stream)
+        if manifest.digest and (digest.count, digest.hexdigest()) != (
+            manifest.records,
+            manifest.digest,
+        ):
+            raise difference_error(stream.name, manifest.records, digest.count)
+        return listen(client, stream, limits), digest
+    except OTHERS_WERE_FASTER:
+        done = restored_before(client, manifest, name, subject, bar)
         if done is None:
             raise
         return done
-    writer = RestoreWriter(client, stream)
-    whole = _WholeBatches(manifest)
-    with bar(manifest.length, "copying") as advance, names_what_is_left(stream):
-        for header, batch in backup.stored_batches(manifest):
-            writer.put_batches(batch)
-            whole.add(header)
-            advance(header.next_offset - max(header.base_offset, manifest.start_offset))
-        writer.cover(manifest.end_offset)
-        writer.flush()
-    with bar(manifest.length, "comparing") as advance:
-        digest = finish(client, stream, manifest.bounds, advance, whole.note)
-    if not manifest.digest and whole.found != whole.records:
-        raise difference_error(stream.name, whole.records, whole.found)
-    if manifest.digest and (digest.count, digest.hexdigest()) != (
-        manifest.records,
-        manifest.digest,
-    ):
-        raise difference_error(stream.name, manifest.records, digest.count)
-    return listen(client, stream, limits), digest
 
 
 def restored_before(

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -41,7 +41,10 @@ def bundle(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="The file. Default: jetstream-debug-TIME.tar.gz.", dir_okay=False
+            "--output",
+            "-o",
+            help="The file; -: standard output. Default: jetstream-debug-TIME.tar.gz.",
+            dir_okay=False,
         ),
     ] = None,
 ) -> None:
@@ -56,17 +59,26 @@ def bundle(
     path = output or Path(f"jetstream-debug-{now:%Y%m%dT%H%M%SZ}.tar.gz")
     with cli.client() as client:
         files = dict(_files(client))
-    with whole_file(path, private=True) as file, tarfile.open(fileobj=file, mode="w|gz") as archive:
-        for name, text in files.items():
-            data = text.encode()
-            entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
-            entry.size, entry.mtime = len(data), int(now.timestamp())
-            archive.addfile(entry, io.BytesIO(data))
+    if path == Path("-"):
+        _archive(sys.stdout.buffer, "jetstream-debug", now, files)
+    else:
+        with whole_file(path, private=True) as file:
+            _archive(file, path.name.removesuffix(".tar.gz"), now, files)
     for name, text in files.items():
         if name.endswith("/error.txt"):
             reason = printable(text.strip())
             print(f"note: it has no files of node {name.split('/')[1]}: {reason}", file=sys.stderr)
-    cli.answer({"file": str(path), "contains": sorted(files)}, f"{path}: {len(files)} files")
+    if path != Path("-"):
+        cli.answer({"file": str(path), "contains": sorted(files)}, f"{path}: {len(files)} files")
+
+
+def _archive(file: BinaryIO, folder: str, now: datetime, files: dict[str, str]) -> None:
+    with tarfile.open(fileobj=file, mode="w|gz") as archive:
+        for name, text in files.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mtime = len(data), int(now.timestamp())
+            archive.addfile(entry, io.BytesIO(data))
 
 
 def _files(client: Client) -> Iterator[tuple[str, str]]:

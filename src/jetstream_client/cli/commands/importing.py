@@ -22,12 +22,12 @@ from jetstream_client.migration import importing, json_lines, kafka, parquet
 from jetstream_client.migration.file_records import Defaults
 from jetstream_client.migration.nats_stream import NatsStream, StreamInfo
 from jetstream_client.migration.records import Records
+from jetstream_client.migration.restore import OTHERS_WERE_FASTER
 from jetstream_client.values.config import NatsOptions
 from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import (
     InvalidRequestError,
     PreconditionFailedError,
-    StreamExistsError,
     UnavailableError,
 )
 from jetstream_protocol.times import to_timestamp_us
@@ -212,15 +212,15 @@ def _from_jetstream(
         start, end = max(0, info.first_sequence - 1), info.last_sequence
         try:
             copying = importing.Import(client, name, subject, settings, may_shrink=True)
-        except StreamExistsError:
+            copying.begin(start)
+            made = copying.copy(source.records(start, end), (start, end), progress_bar)
+        except OTHERS_WERE_FASTER:
             before = importing.imported_before(
                 client, name, subject, lambda _: source.records(start, end), progress_bar
             )
             if before is None:
                 raise
             return _row(before)
-        copying.begin(start)
-        made = copying.copy(source.records(start, end), (start, end), progress_bar)
         if waits:
             _wait_for_publishers(name, stream, end)
             now = source.info()
@@ -334,16 +334,16 @@ def _from_file(
 
     try:
         copying = importing.Import(client, name, subject, settings, may_shrink=False)
-    except StreamExistsError:
+        copying.begin(start)
+        with progress_bar(None, "copying") as advance:
+            copying.add(noted(records(copying.stream)), advance)
+        with progress_bar(end - start, "comparing") as advance:
+            done = copying.verify(end, advance)
+    except OTHERS_WERE_FASTER:
         before = importing.imported_before(client, name, subject, records, progress_bar)
         if before is None:
             raise
         return _row(before)
-    copying.begin(start)
-    with progress_bar(None, "copying") as advance:
-        copying.add(noted(records(copying.stream)), advance)
-    with progress_bar(end - start, "comparing") as advance:
-        done = copying.verify(end, advance)
     copying.listen()
     return _row(done)
 
