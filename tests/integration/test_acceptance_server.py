@@ -16,20 +16,18 @@ import pytest
 
 from jetstream_protocol.errors import CODES, StorageFullError
 from tests.support.api import Api, answer_of, raw_nats
+from tests.support.fork_server import fork_server
 from tests.support.server import ServerProcess, free_port_base
 
 STOP_SECONDS = 20
 
 
 def started(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Exit code and standard error of a start that is to fail."""
+    """Exit code and standard error of a start that is to fail. Forked."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("JETSTREAM_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "jetstream_server", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=STOP_SECONDS,
-        env={**clean, **(environment or {})},
+    command = [sys.executable, "-m", "jetstream_server", *arguments]
+    done = fork_server.run(
+        command, environment={**clean, **(environment or {})}, timeout=STOP_SECONDS
     )
     assert done.stdout == ""
     return done.returncode, done.stderr
@@ -78,6 +76,13 @@ def test_wrong_usage_is_one_line_naming_the_option_or_variable(
     assert "secret" not in said
     assert said.startswith("error: ")
     assert said.count("\n") == 1
+
+
+def test_a_new_interpreter_says_the_same_of_wrong_usage() -> None:
+    command = [sys.executable, "-m", "jetstream_server"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=STOP_SECONDS)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == started()[1]
 
 
 def test_the_ready_line_names_every_port_and_sigterm_stops_cleanly(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,21 +27,24 @@ from tests.support.server import free_port_base
 TREE = Path(__file__).parents[2]
 
 
-COMMAND = (sys.executable, "-m", "examples.cluster")
+REAL = (sys.executable, "-m", "examples.cluster")
+"""Forked; what it starts is not."""
+COMMAND = (sys.executable, "-m", "tests.support.forked_cluster")
 
 
-def begun(*arguments: str, **environment: str) -> ForkedProcess:
+def begun(*arguments: str, command: tuple[str, ...] = COMMAND, **environment: str) -> ForkedProcess:
     return fork_server.start(
-        [*COMMAND, *arguments],
+        [*command, *arguments],
         environment={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
 
 
-def cluster_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Forked; what it starts is not."""
-    return fork_server.run([*COMMAND, *arguments], environment=os.environ, timeout=110)
+def cluster_command(
+    *arguments: str, command: tuple[str, ...] = COMMAND
+) -> subprocess.CompletedProcess[str]:
+    return fork_server.run([*command, *arguments], environment=os.environ, timeout=110)
 
 
 def ended(process: ForkedProcess) -> subprocess.CompletedProcess[str]:
@@ -75,21 +79,22 @@ def test_a_cluster_is_started_looked_at_broken_mended_and_stopped(tmp_path: Path
     folder = ("--dir", str(tmp_path / "cluster"))
     base = free_port_base(PORTS_BETWEEN_NODES * 3)
     cluster = LocalCluster(tmp_path / "cluster")
+    real = partial(cluster_command, command=REAL)
     try:
-        up = cluster_command("up", *folder, "--port-base", str(base))
+        up = real("up", *folder, "--port-base", str(base))
         assert up.returncode == 0, up.stderr
         assert f"JETSTREAM_SERVERS=127.0.0.1:{base},127.0.0.1:{base + 10}," in up.stdout
-        assert cluster_command("status", *folder).stdout.count("running") == 4
+        assert real("status", *folder).stdout.count("running") == 4
         nats = cluster.pids()["nats"]
-        assert cluster_command("kill", "1", *folder).returncode == 0
-        status = cluster_command("status", *folder).stdout.splitlines()
+        assert real("kill", "1", *folder).returncode == 0
+        status = real("status", *folder).stdout.splitlines()
         assert status[1] == f"node 1  127.0.0.1:{base + 10}  stopped"
-        assert "node 1 is not running" in cluster_command("kill", "1", *folder).stderr
-        assert cluster_command("start", "1", *folder).returncode == 0
+        assert "node 1 is not running" in real("kill", "1", *folder).stderr
+        assert real("start", "1", *folder).returncode == 0
         assert cluster.pids()["nats"] == nats
         for command in ("start", "kill"):
-            assert "there is no node 7" in cluster_command(command, "7", *folder).stderr
-        assert cluster_command("down", *folder, "--delete").returncode == 0
+            assert "there is no node 7" in real(command, "7", *folder).stderr
+        assert real("down", *folder, "--delete").returncode == 0
         assert cluster.pids() == {}
         assert not cluster.directory.exists()
     finally:

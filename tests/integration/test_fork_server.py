@@ -32,7 +32,7 @@ def said(process: ForkedProcess) -> str:
 def test_it_has_the_environment_the_arguments_and_the_descriptors_it_is_given() -> None:
     code = (
         "import json, os, sys; print(json.dumps([dict(os.environ), "
-        "sys.argv[2:], os.listdir('/proc/self/fd'), os.getcwd()]))"
+        "sys.argv[1:], os.listdir('/proc/self/fd'), os.getcwd()]))"
     )
     process = forked(code, ONE="1")
     environment, arguments, descriptors, folder = json.loads(said(process))

@@ -9,12 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from jetstream_client import Client
+from tests.support.fork_server import ForkedProcess, fork_server
+from tests.support.lake_streams import until
 from tests.support.server import ServerProcess, free_port_base
 
 BEGIN = (
@@ -45,6 +47,13 @@ def silent() -> Iterator[str]:
     """The address of a server that accepts connections and never says anything."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def commands(silent: str) -> dict[str, list[str]]:
+    return {
+        name: [word.replace("SILENT", silent) for word in command]
+        for name, command in COMMANDS.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -96,22 +105,52 @@ def test_ctrl_c_in_the_first_second_ends_a_command_without_a_word(
     assert ended(process) in INTERRUPTED
 
 
-@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
-def test_ctrl_c_ends_every_command_without_a_word(
-    environment: dict[str, str], silent: str, twice: bool
-) -> None:
-    commands = [
-        [word.replace("SILENT", silent) for word in command] for command in COMMANDS.values()
+def test_ctrl_c_ends_every_command_without_a_word(environment: dict[str, str], silent: str) -> None:
+    processes = [
+        begun([*JETSTREAM, *command], environment) for command in commands(silent).values()
     ]
-    processes = [begun([*JETSTREAM, *command], environment) for command in commands]
     time.sleep(3.0)
     for process in processes:
         interrupt(process)
-        if twice:
-            time.sleep(0.01)
-            interrupt(process)
     codes = [ended(process) for process in processes]
     assert [code for code in codes if code not in INTERRUPTED] == []
+
+
+def test_ctrl_c_twice_ends_every_command_without_a_word(
+    environment: dict[str, str], silent: str, tmp_path: Path
+) -> None:
+    """All are at work: a fork need not import first."""
+    processes = [
+        forked(tmp_path / name, BEGIN + "client()", command, environment)
+        for name, command in commands(silent).items()
+    ]
+    for name in COMMANDS:
+        until(lambda name=name: (tmp_path / f"{name}.out").read_bytes().startswith(b"begun"))  # type: ignore[misc]
+    time.sleep(1.0)
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        with process:
+            assert process.wait(60) in INTERRUPTED
+    assert {name: (tmp_path / f"{name}.err").read_bytes() for name in COMMANDS} == dict.fromkeys(
+        COMMANDS, b""
+    )
+
+
+def forked(
+    said: Path, code: str, arguments: list[str], environment: Mapping[str, str]
+) -> ForkedProcess:
+    """For what does not depend on when Python imports what. Its words are in `said`.out, .err."""
+    with said.with_suffix(".out").open("wb") as out, said.with_suffix(".err").open("wb") as err:
+        return fork_server.start(
+            [sys.executable, "-m", "tests.support.run_code", code, *arguments],
+            environment=environment,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+        )
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.3, 0.6, 1.2])
@@ -182,9 +221,10 @@ def test_ctrl_c_at_a_moment_of_the_start_ends_a_server_without_a_word(
     code = "import os, signal\n" + BEGIN.replace("print", MOMENTS[moment] + "print") + "server()"
     base = str(free_port_base())
     arguments = ["--dev", "--data", str(tmp_path / "data"), "--port-base", base]
-    command = [sys.executable, "-c", code, *arguments, "--log-level", "error"]
-    process = begun(command, dict(os.environ))
-    assert ended(process) == 0
+    process = forked(tmp_path / "server", code, [*arguments, "--log-level", "error"], os.environ)
+    with process:
+        assert process.wait(60) == 0
+    assert (tmp_path / "server.err").read_bytes() == b""
 
 
 def test_nothing_is_imported_before_ctrl_c_is_seen_to() -> None:

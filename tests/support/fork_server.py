@@ -14,8 +14,10 @@ socket, that is, with the process that started it.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
-import importlib
+import importlib.metadata
 import json
 import os
 import runpy
@@ -31,23 +33,31 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO, Any, cast
 
 PRELOADED = (
+    "grpc._channel",
+    "importlib.readers",
+    "jetstream_client.cli.commands.cluster",
     "jetstream_client.cli.commands.fetch",
     "jetstream_client.cli.commands.publish",
     "jetstream_client.cli.commands.streams",
+    "jetstream_client.cli.entry",
     "jetstream_client.cli.main",
     "jetstream_client.clients.blocking_client",
     "jetstream_server.node.app",
     "jetstream_server.node.cli",
+    "jetstream_server.node.entry",
     "jetstream_server.node.logs",
     "jetstream_server.node.memory",
+    "nats.aio.client",
 )
 STATUS = struct.Struct("<i")
 Stream = int | IO[Any]
 """A descriptor, a file, or subprocess.PIPE or DEVNULL."""
 MESSAGE_BYTES_MAX = 1 << 17
+ENVIRONMENT_BYTES_MAX = 1 << 15
+"""What /proc can show of a child's environment."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +238,7 @@ def _launch() -> socket.socket:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
+            env={**os.environ, "ROOM": "-" * ENVIRONMENT_BYTES_MAX},
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -266,7 +277,7 @@ def serve(control: socket.socket) -> Request:
                 for descriptor in descriptors:
                     os.close(descriptor)
                 control.send(STATUS.pack(pid))
-    return _become(Request(**json.loads(message)), descriptors)
+    return become(Request(**json.loads(message)), descriptors)
 
 
 def _report(statuses: dict[int, int]) -> None:
@@ -281,8 +292,8 @@ def _report(statuses: dict[int, int]) -> None:
         os.close(descriptor)
 
 
-def _become(request: Request, descriptors: list[int]) -> Request:
-    """Make the child what a new process would be."""
+def become(request: Request, descriptors: list[int]) -> Request:
+    """Make a child what a new process would be. descriptors: its stdin, stdout and stderr."""
     for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
     os.closerange(3, 1 << 16)
@@ -292,9 +303,19 @@ def _become(request: Request, descriptors: list[int]) -> Request:
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
+    _show_environment()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         _set_stream(number, name)
     return request
+
+
+def _show_environment() -> None:
+    """In /proc, which shows what the kernel laid on the stack of the fork server."""
+    with open("/proc/self/stat", "rb") as file:
+        begin, end = map(int, file.read().rpartition(b")")[2].split()[47:49])
+    shown = b"".join(name + b"=" + value + b"\0" for name, value in os.environb.items())
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, shown, min(len(shown), end - begin))
 
 
 def _set_stream(number: int, name: str) -> None:
@@ -312,12 +333,29 @@ def _set_stream(number: int, name: str) -> None:
     setattr(sys, f"__{name}__", stream)
 
 
-def main() -> None:
+def preload() -> None:
     os.environ["GRPC_VERBOSITY"] = "NONE"  # As the server sets it before it imports gRPC.
+    # Each start would parse the metadata of the package, and compile the patterns of the routes.
+    importlib.metadata.version = functools.cache(importlib.metadata.version)
     for name in PRELOADED:
         importlib.import_module(name)
+    from aiohttp.web import UrlDispatcher
+
+    from jetstream_server.serving.http.api_routes import api_routes
+
+    dispatcher = UrlDispatcher()
+    for path in {route.path for route in api_routes(cast(Any, None))}:
+        dispatcher.add_resource(path)
+    gc.collect()
     gc.freeze()
-    request = serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def main() -> None:
+    preload()
+    run(serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+def run(request: Request) -> None:
     sys.argv[1:] = request.arguments
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
 

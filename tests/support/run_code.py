@@ -1,5 +1,7 @@
-"""`python -m tests.support.run_code CODE` is `python -c CODE`, for what starts modules only."""
+"""`python -m tests.support.run_code CODE …` is `python -c CODE …`, for what starts modules only."""
 
 import sys
 
-exec(sys.argv[1], {})
+code = sys.argv.pop(1)
+sys.argv[0] = "-c"
+exec(code, {"__name__": "__main__"})
