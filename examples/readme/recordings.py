@@ -27,25 +27,25 @@ TYPED = (
 DEMO = ["scripts/cluster", "demo"]
 
 
-def sql(folder: Path) -> str:
+def sql(folder: Path, orders: int = ORDERS) -> str:
     """A stream that is filled, asked, published to, and asked again."""
     server = DevServer(folder)
     server.start()
     try:
         with Client(server.grpc) as client:
             client.create_stream("orders", subject="orders.>")
-            fill(client)
+            fill(client, orders)
         return "\n".join(typed(command, server.grpc) for command in TYPED)
     finally:
         server.stop()
 
 
-def fill(client: Client) -> None:
+def fill(client: Client, orders: int) -> None:
     """Orders that are the same in every run."""
     for region in sorted(set(REGIONS)):
         values = [
             json.dumps({"id": number, "price": number * 7919 % 10_000 / 100}).encode()
-            for number in range(ORDERS)
+            for number in range(orders)
             if REGIONS[number % len(REGIONS)] == region
         ]
         with client.publisher(f"orders.{region}") as publisher:

@@ -23,6 +23,7 @@ from jetstream_protocol.frames import Kind
 from tests.support import identity_files
 from tests.support.api import garbage_prefix
 from tests.support.cluster import TestCluster
+from tests.support.fork_server import ForkedProcess, fork_server
 from tests.support.load import Load
 from tests.support.server import free_port_base
 
@@ -108,7 +109,7 @@ def test_foreign_bytes_on_every_port_disturb_nobody(cluster: TestCluster, load: 
 
 def start_stranger(
     cluster: TestCluster, folder: Path, node: int, data: Path | None = None, /, **changes: Any
-) -> subprocess.Popen[str]:
+) -> ForkedProcess:
     """A further process that claims to be a node of the cluster, on ports of its own."""
     config = {**cluster.cluster.config, **changes}
     base = free_port_base(PORTS_BETWEEN_NODES)
@@ -119,30 +120,31 @@ def start_stranger(
         config["nodes"][node][port] = {"listen": listen, "advertise": advertised}
     file = folder / "stranger.yaml"
     file.write_text(yaml.safe_dump(config))
-    return subprocess.Popen(
+    return fork_server.start(
         [
             sys.executable, "-m", "jetstream_server", "--config", str(file), "--node-id", str(node),
             "--data", str(data or folder / "stranger"),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
     )  # fmt: skip
 
 
-def last_words(process: subprocess.Popen[str]) -> str:
+def last_words(process: ForkedProcess) -> str:
     """The line with which a start ends that is to fail."""
+    assert process.stderr is not None
     try:
-        _, said = process.communicate(timeout=40)
+        said = process.stderr.read()
+        code = process.wait(40)
     finally:
         process.kill()
-        process.communicate()
-    assert process.returncode == 1, said
+        process.stderr.close()
+    assert code == 1, said
     assert "Traceback" not in said
     return said.splitlines()[-1]
 
 
-def first_words(process: subprocess.Popen[str], event: str, words: str) -> None:
+def first_words(process: ForkedProcess, event: str, words: str) -> None:
     """Until it says so of that event; then it is killed."""
     assert process.stderr is not None
     said = []
@@ -156,7 +158,8 @@ def first_words(process: subprocess.Popen[str], event: str, words: str) -> None:
                 return
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stderr.close()
     raise AssertionError("".join(said))
 
 

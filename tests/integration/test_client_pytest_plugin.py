@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -53,8 +54,34 @@ def test_the_cluster_is_whole_and_empty_again(jetstream_cluster):
     assert jetstream_cluster.client.list_streams() == []
 """
 
+FORKED = """
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+from jetstream_client.testing import _Program
+from tests.support.fork_server import fork_server
+
+begin = _Program.begin
+
+def forked(program, command):
+    if Path(command[0]).name != "jetstream-server":
+        return begin(program, command)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")}
+    command = [sys.executable, "-m", "jetstream_server", *command[1:]]
+    with program.log_path.open("a") as log:
+        program._process = fork_server.start(
+            command, environment=environment, stdout=subprocess.PIPE, stderr=log
+        )
+
+_Program.begin = forked
+"""
+"""The suite's conftest.py: its many servers need not import everything. Those of the tests below
+do."""
+
+TREE = Path(__file__).parents[2]
+PAGE = TREE / "docs" / "testing.md"
 
 
 def test_a_suite_gets_real_servers_from_the_fixtures(tmp_path: Path) -> None:
@@ -62,6 +89,7 @@ def test_a_suite_gets_real_servers_from_the_fixtures(tmp_path: Path) -> None:
     suite = tmp_path / "test_suite.py"
     [of_the_page] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     suite.write_text(of_the_page + SUITE)
+    (tmp_path / "conftest.py").write_text(FORKED)
     done = subprocess.run(
         [
             sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider",
@@ -71,6 +99,7 @@ def test_a_suite_gets_real_servers_from_the_fixtures(tmp_path: Path) -> None:
         text=True,
         timeout=180,
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(TREE)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8 passed" in done.stdout
