@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
 
+from tests.support.fork_server import fork_server
+
 
 def fuzz(port: str, seconds: float, *options: str, **environment: str) -> str:
-    """What the campaign has said."""
+    """What the campaign has said. Forked; it starts its servers."""
     command = [sys.executable, "-m", "tests.fuzz", "--port", port, "--seed", "ci", *options]
-    found = subprocess.run(
+    found = fork_server.run(
         [*command, "--minutes", str(seconds / 60)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
+        environment={**os.environ, **environment},
         timeout=110,
     )
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import pty
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+from tests.support.fork_server import fork_server
 from tests.support.server import ServerProcess, free_port_base
 
 PATIENCE_SECONDS = 60.0
@@ -19,7 +19,7 @@ def shown_until_ready(*arguments: str, stop: int = signal.SIGTERM) -> str:
     """What a terminal shows of the server until it is ready, and then until it has stopped."""
     primary, secondary = pty.openpty()
     command = [sys.executable, "-m", "jetstream_server", *arguments]
-    with subprocess.Popen(command, stdout=secondary, stderr=secondary) as process:
+    with fork_server.start(command, stdout=secondary, stderr=secondary) as process:
         os.close(secondary)
         shown = b""
         deadline = time.monotonic() + PATIENCE_SECONDS

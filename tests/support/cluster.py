@@ -123,7 +123,7 @@ class TestCluster:
                     return time.monotonic() - begun
             except (JetstreamError, AssertionError) as error:
                 last = error
-            time.sleep(0.02)
+            time.sleep(0.04)
         logs = "".join(f"\n--- node {node}\n{self.log(node)[-3000:]}" for node in self.nodes)
         raise AssertionError(f"{what}: not within {seconds} s ({last}){logs}")
 
