@@ -22,6 +22,7 @@ from benchmarks.nats_socket import NatsSocket
 from benchmarks.open_loop import Arrival, Schedule, latencies
 from benchmarks.performance import MEASUREMENTS
 from benchmarks.read_jetstream import OrderedReader
+from tests.support.fork_server import fork_server
 from tests.support.kafka import running_kafka
 
 TREE = Path(__file__).parents[2]
@@ -32,8 +33,9 @@ long = pytest.mark.skipif(
 
 
 def run(*arguments: str) -> Any:
+    """Forked; it starts its servers."""
     command = [sys.executable, "-m", "benchmarks", *arguments, "--json"]
-    done = subprocess.run(command, cwd=TREE, capture_output=True, text=True)
+    done = fork_server.run(command, timeout=240)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
