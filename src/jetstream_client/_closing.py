@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from jetstream_client._log import logger
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
@@ -33,13 +33,43 @@ class ClientClosedError(InvalidRequestError, UnavailableError):
         return "client_closed"
 
 
-async def shared(task: asyncio.Future[_T], whose: str = "client") -> _T:
-    """What a task ends with for which others wait, too. Only the closing of its owner cancels it.
+async def shared(task: asyncio.Future[_T]) -> _T:
+    """What a task ends with for which others wait, too. Only the closing of the client cancels it.
     Who waits then was not cancelled, and gets ClientClosedError."""
     await asyncio.wait([task])
     if task.cancelled():
-        raise ClientClosedError(f"the {whose} is closed")
+        raise ClientClosedError("the client is closed")
     return task.result()
+
+
+class Beginning:
+    """What is begun once, in a task of its own: a call that is cancelled, as by a time limit,
+    leaves it under way. It would never end if each call had less time than it takes."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[object] | None = None
+
+    async def wait(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Return once it has begun, or is ended meanwhile. Of several calls at a time the first one
+        begins it; one after a failure, which it raises, begins it anew."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(begin())
+            self._task.add_done_callback(self._over)
+        task = self._task
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+    def _over(self, task: asyncio.Task[object]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.exception()  # There may be no caller left that waits for it.
+
+    async def end(self) -> None:
+        """If it is under way, it is no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
 
 class _Living(ABC):  # noqa: B024  it has no method of its own that others write

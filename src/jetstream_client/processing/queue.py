@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from jetstream_client._closing import AsyncClosing
+from jetstream_client._closing import AsyncClosing, Beginning
 from jetstream_client._log import logger
 from jetstream_client.processing.outputs import as_it_fits, dead_letter, message_id
 from jetstream_client.reading.messages import Message
@@ -134,7 +134,7 @@ class AsyncQueue(AsyncClosing):
         self._kept, self._passing = _Lane(), _Lane()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
-        self._beginning = asyncio.Lock()
+        self._beginning = Beginning()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -147,16 +147,15 @@ class AsyncQueue(AsyncClosing):
 
     async def begin(self) -> None:
         """Create the consumer, and begin to pull. Idempotent."""
-        async with self._beginning:
-            if self._is_closed:
-                raise InvalidRequestError("the queue is closed")
-            if self._about is None:
-                about = await self._create()
-                if self._is_closed:  # Meanwhile.
-                    raise InvalidRequestError("the queue is closed")
-                self._about = about
-                self._pulling = self._spawn(self._pull_on_and_on(about))
-                self._spawn(self._extend_buffered(about))
+        if self._about is None and not self._is_closed:
+            await self._beginning.wait(self._begin)
+        if self._is_closed:
+            raise InvalidRequestError("the queue is closed")
+
+    async def _begin(self) -> None:
+        self._about = about = await self._create()
+        self._pulling = self._spawn(self._pull_on_and_on(about))
+        self._spawn(self._extend_buffered(about))
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
@@ -364,6 +363,7 @@ class AsyncQueue(AsyncClosing):
         self._is_closed = True
         self._changed.set()
         try:
+            await self._beginning.end()
             if self._pulling is not None:
                 self._pulling.cancel()  # What it would bring, the server gives to others.
                 await asyncio.gather(self._pulling, return_exceptions=True)

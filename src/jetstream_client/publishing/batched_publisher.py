@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic
 
-from jetstream_client._closing import AsyncClosing, close_after, shared
+from jetstream_client._closing import AsyncClosing, Beginning, ClientClosedError, close_after
 from jetstream_client._log import logger
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client._tracing import Tracing
@@ -53,7 +53,7 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         self._routes = routes
         self._running = running
         self._data_plane = None if options.via == "nats" else data_plane
-        self._beginning: asyncio.Task[None] | None = None
+        self._beginning = Beginning()
         self._senders: Senders | None = None
         self._closing = False
         self._ending = asyncio.Lock()
@@ -72,11 +72,11 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         if self._senders is None:
             if self._closing:
                 raise InvalidRequestError("the publisher is closed")
-            if self._beginning is None or self._beginning.done():
-                loop = self._plain.home.here()
-                self._running.add(self)
-                self._beginning = loop.create_task(self._begin())
-            await shared(self._beginning, "publisher")
+            self._plain.home.here()
+            self._running.add(self)
+            await self._beginning.wait(self._begin)
+            if self._senders is None:
+                raise ClientClosedError("the publisher is closed")
 
     async def _begin(self) -> None:
         try:
@@ -254,9 +254,7 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         """End at once: deliveries of unsent records fail with `error`, and those of records that
         may be stored with UnknownOutcomeError. Idempotent."""
         self._closing = True
-        if self._beginning is not None:
-            self._beginning.cancel()
-            await asyncio.gather(self._beginning, return_exceptions=True)
+        await self._beginning.end()
         if self._senders is not None:
             self.hurry()
             count = sum(len(batch) for each in self._senders.all for batch in each.batches)

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from jetstream_client._closing import AsyncClosing
+from jetstream_client._closing import AsyncClosing, Beginning
 from jetstream_client._log import logger
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.reading.byte_budget import ByteBudget
@@ -134,7 +134,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         records for later ones that are after: it would miss their keys."""
         self._patience = patience
         self._waited = 0.0
-        self._beginning = asyncio.Lock()
+        self._beginning = Beginning()
         self._ending = asyncio.Lock()
         self._began = False
         self._closed = False
@@ -174,11 +174,8 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
 
     async def begin(self) -> None:
         """Resolve start and stop. Idempotent. Of several tasks that begin it one does."""
-        if self._began:
-            return
-        async with self._beginning:
-            if not self._began and not self._closed:
-                await self._begin()
+        if not (self._began or self._closed):
+            await self._beginning.wait(self._begin)
 
     async def _begin(self) -> None:
         start, stop = self._wanted
@@ -532,6 +529,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
 
     async def _end(self) -> None:
         try:
+            await self._beginning.end()
             error = None if self._closed else await self._end_checkpoints()
             self._closed = True
         finally:

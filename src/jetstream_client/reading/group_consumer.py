@@ -13,7 +13,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias
 
-from jetstream_client._closing import AsyncClosing
+from jetstream_client._closing import AsyncClosing, Beginning
 from jetstream_client._log import logger
 from jetstream_client.reading.beginnings import Beginnings
 from jetstream_client.reading.byte_budget import BUFFER_BYTES, ByteBudget
@@ -57,7 +57,7 @@ class Part(Generic[V, K]):
         await (self.consumer.aclose() if commit else self.consumer.abandon())
 
 
-class Beginning(NamedTuple):
+class StreamBeginning(NamedTuple):
     """A stream that is being begun, beside the reader. since: see `Membership.assigned_since`."""
 
     task: asyncio.Task[Part[Any, Any]]
@@ -85,14 +85,14 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
         self._on_revoked = on_revoked
         self._parts: dict[int, Part[V, K]] = {}
         self._turns = Beginnings()
-        self._beginning: dict[int, Beginning] = {}
+        self._beginning: dict[int, StreamBeginning] = {}
         self._unwanted: list[asyncio.Task[Part[V, K]]] = []  # of these, that are not ended yet
         self._must_begin = False  # One of these has ended, or it is time to begin others.
         self._alarm: asyncio.TimerHandle | None = None
         self._untold: list[Part[V, K]] = []  # for which `on_assigned` has not returned yet
         self._ending: set[Part[V, K]] = set()  # which have begun to close, and are not closed
         self._current: Part[V, K] | None = None
-        self._joining = asyncio.Lock()
+        self._joining = Beginning()
         self._began = False
         self._closed = False
         self._has_ended = asyncio.Event()
@@ -136,22 +136,15 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
 
     async def begin(self) -> None:
         """Join the group. Idempotent."""
-        if self._began:
-            return
-        async with self._joining:
-            if not self._began and not self._closed:
-                await self._join()
+        if not (self._began or self._closed):
+            await self._joining.wait(self._join)
 
     async def _join(self) -> None:
         if self._before_joining is not None:
             await self._before_joining()
             self._before_joining = None
-        try:
-            await self._membership.begin(self._held)
-            self._began = True
-        finally:
-            if self._closed:  # Meanwhile.
-                await self._membership.end()
+        await self._membership.begin(self._held)
+        self._began = True
 
     def _held(self) -> Set[int]:
         """A bound method keeps this consumer alive while it is a member, so that closing the client
@@ -309,7 +302,9 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
 
     def _start_beginning(self, number: int) -> None:
         task = asyncio.get_running_loop().create_task(self._begin_part(number))
-        self._beginning[number] = Beginning(task, self._membership.assigned_since.get(number, 0))
+        self._beginning[number] = StreamBeginning(
+            task, self._membership.assigned_since.get(number, 0)
+        )
         task.add_done_callback(self._has_begun)
 
     async def _begin_part(self, number: int) -> Part[V, K]:
@@ -510,6 +505,7 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
         for part in parts:
             part.consumer.buffer.end()  # No record comes after `on_revoked` for its stream.
         try:
+            await self._joining.end()
             await self._stop_beginning(list(self._beginning))
             await self._let_go(parts, commit=not self._membership.is_lost)
         finally:

@@ -61,7 +61,6 @@ class Membership:
         self.group = check_cursor_name(group)
         self._process = self.id = secrets.token_hex(8)
         self.generation = 0
-        self._is_joining = False
         self._may_be_member = False  # It has asked to join, and was not refused.
         self._last: tuple[str, int] | None = None
         """Its id and generation before it was lost, until it is known whether its name was taken.
@@ -95,7 +94,6 @@ class Membership:
         loop = asyncio.get_running_loop()
         self._now = loop.time
         self._heard = self._joined = self._now()
-        self._is_joining = True
         try:
             await self._beat(0.0)
         except FencedInstanceError:
@@ -104,8 +102,6 @@ class Membership:
             self.lost()  # It joined, was not answered in time, and was removed.
             self.is_lost = False
             await self._beat(0.0)
-        finally:
-            self._is_joining = False
         self._beating = loop.create_task(self._beat_until_it_fails())
         self._lapsing = loop.create_task(self._lapse_in_time())
 
@@ -300,14 +296,13 @@ class Membership:
 
     async def end(self, *, is_answered: bool = True) -> None:
         """A member with its own name keeps its place until its session ends. One whose joining
-        was not answered, or was cancelled, may be a member all the same. While `begin` is under
-        way, whoever has called it ends it afterwards. is_answered: False: its last commits were
-        not."""
+        was not answered, or was cancelled, may be a member all the same. Not while `begin` is under
+        way. is_answered: False: its last commits were not."""
         tasks = [task for task in (self._beating, self._lapsing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._instance or not self._may_be_member or self._is_joining:
+        if self._instance or not self._may_be_member:
             return
         try:
             is_awaited = self.generation and is_answered

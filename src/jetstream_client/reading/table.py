@@ -185,16 +185,14 @@ class AsyncTable(Rows[K, V], AsyncClosing):
         self._consumer = consumer
         consumer.wait_max = _WAIT_SECONDS
         self._latest = latest
-        self._beginning = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     async def begin(self) -> None:
         """Begin to follow. Idempotent. Raises StreamNotFoundError."""
-        async with self._beginning:
-            if self._task is None and self.failure is None:
-                await self._consumer.begin()
-                self._task = asyncio.get_running_loop().create_task(self._follow())
+        await self._consumer.begin()
+        if self._task is None and self.failure is None:
+            self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def opened(self) -> Self:
         """Start, and read to the current end, unless `wait` is False. Raises UnavailableError when

@@ -168,12 +168,10 @@ async def next_fails(member: Member, failure: JetstreamError | None) -> None:
 FAILURES = pytest.mark.parametrize("failure", [UnavailableError("for a moment"), None])
 
 
-@FAILURES
 @on_loop
-async def test_a_member_whose_first_join_fails_joins_at_the_next_call(
-    failure: JetstreamError | None,
-) -> None:
+async def test_a_member_whose_first_join_fails_joins_at_the_next_call() -> None:
     member = Member()
+    failure = UnavailableError("for a moment")
     member.coordinator.failures.append(failure)
     await next_fails(member, failure)
     async with member.consumer as consumer:
