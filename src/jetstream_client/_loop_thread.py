@@ -171,6 +171,13 @@ class LoopThread:
                 return
         coroutine.close()
 
+    def attempt(self, make: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> None:
+        """Run what `make` returns, and wait for its end, but no longer than that. Errors are
+        ignored, as by `post`."""
+        if self.is_running:
+            with suppress(RuntimeError, TimeoutError, CancelledError, JetstreamError):
+                self._submit(make()).result(seconds)
+
     def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         if not self.is_here:
             raise InvalidRequestError(

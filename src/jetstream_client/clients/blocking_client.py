@@ -6,7 +6,9 @@ thread and waits. So many threads may use a `Client` at once.
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, cast
@@ -43,6 +45,10 @@ from jetstream_client.values.types import (
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
+
+
+_EXIT_SECONDS = 2.0
+_LIVING: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 @with_one_name
@@ -111,6 +117,7 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
         elsewhere = {name: in_thread(each) for name, each in callbacks.items()}  # type: ignore[type-var]
         self._client = AsyncClient.observed(config, cast("Callbacks", elsewhere))
         self._thread = LoopThread()
+        _LIVING.add(self)
         self._reports_closed = callbacks.get("closed_cb") is not None
         self._choosing = threading.RLock()  # A signal handler may close it, too.
         self._closer: threading.Thread | None = None
@@ -230,6 +237,12 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
             finally:
                 self._has_closed.set()
 
+    def _end_with_the_program(self) -> None:
+        """Nobody has closed it: as after an error in its block, but only for a moment."""
+        self._thread.attempt(
+            lambda: self._client.__aexit__(None, SystemExit(), None), _EXIT_SECONDS
+        )
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -241,3 +254,10 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
             super().__exit__(kind, error, traceback)
         finally:
             self._error = None
+
+
+@atexit.register
+def _the_program_ends() -> None:
+    """Records that were sent a moment ago would be lost with the client's thread."""
+    for client in list(_LIVING):
+        client._end_with_the_program()

@@ -225,9 +225,9 @@ class AsyncTable(Rows[K, V], AsyncClosing):
 
         Raises UnavailableError if that takes longer than `timeout` seconds.
         """
-        await self.begin()
         try:
             async with asyncio.timeout(timeout):
+                await self.begin()
                 target = await self._latest()
                 self._heard_of(target)
                 if self.failure is None and self.position < target:

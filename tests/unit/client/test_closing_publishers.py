@@ -337,3 +337,21 @@ def test_a_publisher_that_nobody_can_use_any_more_sends_what_it_holds() -> None:
     assert delivery.result(PATIENCE_SECONDS).offset == 0
     client._thread.run(eventually(lambda: not client._client._publishers))
     client.close()
+
+
+def test_a_program_that_ends_without_closing_its_client_has_sent_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clients: dict[str, Client] = {}
+    deliveries: dict[str, Delivery] = {}
+    for fate in ("stored", "lost"):
+        clients[fate] = Client("node:1", timeout=TIMEOUT_SECONDS)
+        clients[fate]._client = client_of(Cluster(fate))
+        publisher: Any = clients[fate].publisher("s", linger=LINGER_SECONDS)
+        deliveries[fate] = publisher.send(b"1")
+        clients[fate]._end_with_the_program()
+    assert deliveries["stored"].result(0).offset == 0
+    assert isinstance(deliveries["lost"].exception(0), UnknownOutcomeError)
+    assert records_lost(caplog) == [1]
+    for client in clients.values():
+        client.close()
