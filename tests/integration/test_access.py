@@ -41,6 +41,7 @@ from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
 from jetstream_server.security.requirements import RPCS, Scope
 from tests.support import command
 from tests.support.api import Api
+from tests.support.fork_server import fork_server
 from tests.support.secured import CREDENTIAL, SecuredServer
 from tests.support.server import ServerProcess
 from tests.support.stages import secured_stage
@@ -390,12 +391,8 @@ def test_the_first_administrator_is_made_once(server: SecuredServer, admin: Clie
 def bootstrap_command(
     server: ServerProcess, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "jetstream_server", "token", "--bootstrap", *arguments],
-        capture_output=True,
-        text=True,
-        env=server.environment | environment,
-    )
+    command = [sys.executable, "-m", "jetstream_server", "token", "--bootstrap", *arguments]
+    return fork_server.run(command, environment=server.environment | environment)
 
 
 def test_the_first_administrator_s_command_says_on_which_server(tmp_path: Path) -> None:

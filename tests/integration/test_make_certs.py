@@ -10,7 +10,8 @@ from pathlib import Path
 
 import yaml
 
-TREE = Path(__file__).parents[2]
+from tests.support.fork_server import fork_server
+
 NODES = [
     {"id": node, **{port: f"127.0.0.1:{9000 + 10 * node + index}"
      for index, port in enumerate(("grpc", "data", "raft", "http"))}}
@@ -20,13 +21,7 @@ NODES = [
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")}
-    return subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=TREE,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    return fork_server.run([sys.executable, "-m", *arguments], environment=environment)
 
 
 def test_the_certificates_fit_their_nodes_and_only_them(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.fork_server import ForkedProcess, fork_server
 
 
 class GroupWorkers:
@@ -18,17 +19,17 @@ class GroupWorkers:
     def __init__(self, servers: str, folder: Path, source: str, group: str) -> None:
         self._arguments = [servers, source, group]
         self._folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[ForkedProcess] = []
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> ForkedProcess:
         command = [sys.executable, "-m", "tests.integration.group_worker", *self._arguments]
         number = len(self.processes)
         with self._file(number).open("wb") as handled, self.said(number).open("wb") as said:
-            process = subprocess.Popen(
+            process = fork_server.start(
                 command,
+                environment={**os.environ, **(self.environment or {})},
                 stdout=handled,
                 stderr=said,
-                env={**os.environ, **(self.environment or {})},
             )
         self.processes.append(process)
         return process

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.consumers.journal import Journal, events
+from tests.support.fork_server import ForkedProcess, fork_server
 
 
 @dataclass(slots=True)
@@ -18,7 +18,7 @@ class Worker:
     """One process. frozen_at: since when it is stopped; 0.0: it runs."""
 
     journal: Journal
-    process: subprocess.Popen[bytes]
+    process: ForkedProcess
     file: Path
     said: Path
     frozen_at: float = 0.0
@@ -66,8 +66,11 @@ class Workers:
         command = [sys.executable, "-m", "tests.chaos.consumers.program", kind, self._servers]
         command += [reader, str(file), f"{self._seed}/{number}", instance]
         with said.open("wb") as output:
-            process = subprocess.Popen(
-                command, stdout=output, stderr=output, env={**os.environ, **self.environment}
+            process = fork_server.start(
+                command,
+                environment={**os.environ, **self.environment},
+                stdout=output,
+                stderr=output,
             )
         journal = Journal(number, kind, reader, instance, begun=time.monotonic())
         self.all.append(Worker(journal, process, file, said))
