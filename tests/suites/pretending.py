@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import http.server
 import json
+import re
 import socketserver
 import sys
 import tempfile
@@ -27,10 +28,10 @@ from tests.support.jetstream_api import api_server, until_it_takes_every_setting
 from tests.support.leaf import DOMAIN, LeafServer, asking
 
 _PROGRAM = """#!{python} -IS
-import json, socket, sys
+import json, os, socket, sys
 asked = socket.socket(socket.AF_UNIX)
 asked.connect({path!r})
-asked.sendall(json.dumps(sys.argv[1:]).encode() + b"\\n")
+asked.sendall(json.dumps([str(os.getpid()), *sys.argv[1:]]).encode() + b"\\n")
 asked.recv(1)
 """
 
@@ -40,12 +41,12 @@ _SETTINGS = {"JETSTREAM_INGEST__ACK_SUBJECTS": '["_INBOX.>", "_INBOX_custom.>"]'
 
 
 class Pretender:
-    """Starts the servers for one program at a time, while it is entered. folder: has the program
-    then."""
+    """Starts the servers for each program, while it is entered. folder: has the program then, and
+    for each that is ready a file `asked.PID.ready`."""
 
     def __init__(self, folder: Path) -> None:
         path = str(folder / "asked")
-        self._server = socketserver.UnixStreamServer(path, _Asked)
+        self._server = _Server(path, _Asked)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         program = folder / "nats-server"
         program.write_text(_PROGRAM.format(python=sys.executable, path=path))
@@ -66,16 +67,22 @@ class Pretender:
         self._thread.join()
 
 
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """A suite may start a server while another runs."""
+
+
 class _Asked(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         parser = argparse.ArgumentParser("nats-server")
+        parser.add_argument("-c", "--config", type=Path)
         parser.add_argument("-p", "--port", type=int, default=4222)
-        parser.add_argument("-m", "--http_port", type=int, required=True)
+        parser.add_argument("-m", "--http_port", type=int)
         parser.add_argument("-sd", "--store_dir", type=Path)
-        options, _ = parser.parse_known_args(json.loads(self.rfile.readline()))
+        pid, *arguments = json.loads(self.rfile.readline())
+        options, _ = parser.parse_known_args(arguments)
         with ExitStack() as ending:
             hub = LeafServer(f'default_js_domain: {{ "$G": {DOMAIN} }}')
-            hub.port = options.port
+            hub.port = options.port if options.config is None else _port_in(options.config)
             ending.enter_context(hub)
             folder = options.store_dir
             if folder is None:
@@ -83,11 +90,19 @@ class _Asked(socketserver.StreamRequestHandler):
                 folder = Path(made)
             ending.enter_context(api_server(folder / "data", hub, more=_SETTINGS))
             asyncio.run(_until_ready(hub.url))
-            monitoring = http.server.HTTPServer(("127.0.0.1", options.http_port), _Monitoring)
-            ending.callback(monitoring.server_close)
-            threading.Thread(target=monitoring.serve_forever, daemon=True).start()
-            ending.callback(monitoring.shutdown)
+            if options.http_port is not None:
+                monitoring = http.server.HTTPServer(("127.0.0.1", options.http_port), _Monitoring)
+                ending.callback(monitoring.server_close)
+                threading.Thread(target=monitoring.serve_forever, daemon=True).start()
+                ending.callback(monitoring.shutdown)
+            Path(f"{self.server.server_address}.{pid}.ready").touch()
             self.rfile.read(1)
+
+
+def _port_in(config: Path) -> int:
+    found = re.search(r"^\s*port\s*[:=]\s*(\d+)", config.read_text(), re.MULTILINE)
+    assert found is not None, f"no port in {config}"
+    return int(found[1])
 
 
 async def _until_ready(url: str) -> None:

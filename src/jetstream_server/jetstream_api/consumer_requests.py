@@ -303,8 +303,6 @@ def _check_push(config: ConsumerConfig, fields: dict[str, Any]) -> None:
         raise ApiError(400, 10083, "consumer idle heartbeat needs to be >= 100ms")
     if config.flow_control and not config.heartbeat_us:
         raise ApiError(400, 10108, "consumer with flow control also needs heartbeats")
-    if any(fields.get(each) for each in ("max_batch", "max_expires", "max_bytes")):
-        raise ApiError(400, 10052, "limits of pulls are not for push consumers")
 
 
 def _check_pull(config: ConsumerConfig) -> None:

@@ -81,7 +81,6 @@ _ENDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "get up to without many": (DONE, "400/10003"),
         "direct up to without many": (DONE, "408 Bad Request"),
         "a group to deliver to": (DONE, "400/10052"),
-        "groups of pulls": (DONE, "400/10052"),
         "pull a group": ("408 Request Timeout", "400 Bad Request"),
         "pull a priority": ("408 Request Timeout", "400 Bad Request"),
     },

@@ -242,7 +242,7 @@ _CONSUMERS = [
     _consumer("odd: a start below none", deliver_policy="by_start_sequence", opt_start_seq=-1),
     _consumer("odd: a later start", deliver_policy="by_start_time", opt_start_time=FUTURE),
     _consumer("odd: push to itself", deliver_subject="orders.a"),
-    _consumer("odd: groups of pulls", deliver_subject="_INBOX.y", max_batch=5),
+    _consumer("odd: limits of pulls", deliver_subject="_INBOX.y", max_batch=5, max_expires=SECOND),
     _consumer("odd: heartbeats below none", deliver_subject="_INBOX.y", idle_heartbeat=-1),
     _consumer("odd: acknowledge all of pushes", deliver_subject="_INBOX.y", ack_policy="all"),
     _consumer("odd: backoff of nothing", backoff=[0]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any, Final
 
 from nats.aio.client import Client as NatsClient
@@ -65,6 +66,15 @@ class Side:
             return []
         if step.kind == "receive":
             return await self._received(step)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            found = await self._asked(step)
+            if step.pending is None or found[0].get("num_pending") == step.pending:
+                return found
+            if time.monotonic() > deadline:
+                return found
+
+    async def _asked(self, step: Step) -> list[Any]:
         subject = self._replies[step.of][step.count] if step.kind == "ack" else step.subject
         count = step.count if step.kind == "many" else 1
         inbox = self._client.new_inbox()

@@ -18,7 +18,8 @@ class Step:
     ask: a request with one answer. many: one with several, up to a status, or `count` of them.
     publish: a message, and its acknowledgement. ack: the answer to an acknowledgement of message
     `count` of those that the step `of` has brought. subscribe: to a subject, from now on. receive:
-    `count` messages of that."""
+    `count` messages of that. pending: a consumer is asked again until it has heard of so many
+    messages: nats-server acknowledges a message before its consumers know it."""
 
     name: str
     kind: Kind
@@ -27,6 +28,7 @@ class Step:
     headers: tuple[tuple[str, str], ...] = ()
     count: int = 1
     of: str = ""
+    pending: int | None = None
 
 
 SECOND = 10**9
@@ -48,6 +50,10 @@ def _bytes(body: object) -> bytes:
 def ask(name: str, verb: str, body: object = b"", **headers: str) -> Step:
     named = tuple((key.replace("_", "-"), value) for key, value in headers.items())
     return Step(name, "ask", f"$JS.log.API.{verb}", _bytes(body), named)
+
+
+def info(name: str, path: str, pending: int) -> Step:
+    return Step(name, "ask", f"$JS.log.API.CONSUMER.INFO.{path}", pending=pending)
 
 
 def many(name: str, verb: str, body: object, count: int = 1000) -> Step:
@@ -587,11 +593,12 @@ _PULLS = [
     pull("pull the last of each", "orders.each", {"batch": 10, "no_wait": True}),
     pull("pull new ones", "orders.new", {"batch": 10, "no_wait": True}),
     publish("a new one", "orders.b", b"new"),
+    info("info after the new one", "orders.new", 1),
     pull("pull the new one", "orders.new", {"batch": 10, "no_wait": True}),
-    ask("info after the last of each", "CONSUMER.INFO.orders.each"),
+    info("info after the last of each", "orders.each", 1),
     pull("pull three from one that acknowledges all", "orders.labels", {"batch": 3}, 3),
     ack("ack all", "pull three from one that acknowledges all", 1),
-    ask("info after ack all", "CONSUMER.INFO.orders.labels"),
+    info("info after ack all", "orders.labels", 12),
     ask("pause", "CONSUMER.PAUSE.orders.labels", {"pause_until": FUTURE}),
     ask("info while paused", "CONSUMER.INFO.orders.labels"),
     pull("pull while paused", "orders.labels", {"batch": 1, "expires": SECOND // 5}),
