@@ -15,12 +15,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Final
 
 from tests.suites.nats_py_expected import CLASSES, EXPECTED, UNSTABLE
 from tests.suites.nats_py_utils import MONITORING, PORT
+from tests.suites.outcomes import judged, outcomes
 from tests.suites.pretending import Pretender
 
 TEST_SECONDS: Final = 180
@@ -49,30 +49,7 @@ def run(source: Path, expression: str, *, is_verbose: bool) -> dict[str, str]:
             raise RuntimeError(f"the suite did not run: {said.stdout[-2000:]}")
         if is_verbose:
             print(said.stdout)
-        return {
-            f"{case.attrib['classname'].rpartition('.')[2]}.{case.attrib['name']}": _failure(case)
-            for case in ET.parse(results).getroot().iter("testcase")
-        }
-
-
-def _failure(case: ET.Element) -> str:
-    found = next((each for each in case if each.tag in ("failure", "error")), None)
-    if found is None:
-        return ""
-    return (found.attrib.get("message") or found.tag).splitlines()[0][:200]
-
-
-def changes(results: dict[str, str]) -> list[str]:
-    """Each test that did not end as it is expected to."""
-    known = EXPECTED | UNSTABLE
-    surprising = [
-        f"FAILS   {name}: {why}" for name, why in results.items() if why and name not in known
-    ]
-    return surprising + [
-        f"PASSES  {name}, of which it is said: {EXPECTED[name]}"
-        for name, why in results.items()
-        if not why and name in EXPECTED
-    ]
+        return outcomes(results)
 
 
 def main() -> int:
@@ -90,12 +67,7 @@ def main() -> int:
             if taken.connect_ex(("127.0.0.1", port)) == 0:
                 parser.error(f"somebody listens on port {port}, which these tests need")
     results = run(options.folder, options.expression, is_verbose=options.is_verbose)
-    for line in (found := changes(results)):
-        print(line)
-    passed = sum(not why for why in results.values())
-    failed = len(results) - passed
-    print(f"nats-py's tests: {passed} passed, {failed} failed; {len(found)} not as expected")
-    return 1 if found or not passed else 0
+    return judged("nats-py", results, EXPECTED, UNSTABLE)
 
 
 if __name__ == "__main__":

@@ -81,15 +81,22 @@ class _Asked(socketserver.StreamRequestHandler):
         pid, *arguments = json.loads(self.rfile.readline())
         options, _ = parser.parse_known_args(arguments)
         with ExitStack() as ending:
+            has_jetstream = True
             hub = LeafServer(f'default_js_domain: {{ "$G": {DOMAIN} }}')
-            hub.port = options.port if options.config is None else _port_in(options.config)
+            if options.config is not None:
+                options.port = int(_setting(options.config, "port"))
+                store = _setting(options.config, "store_dir")
+                options.store_dir = Path(store) if store else None
+                has_jetstream = bool(store)
+            hub.port = options.port
             ending.enter_context(hub)
-            folder = options.store_dir
-            if folder is None:
-                made = ending.enter_context(tempfile.TemporaryDirectory(prefix="pretended-"))
-                folder = Path(made)
-            ending.enter_context(api_server(folder / "data", hub, more=_SETTINGS))
-            asyncio.run(_until_ready(hub.url))
+            if has_jetstream:
+                folder = options.store_dir
+                if folder is None:
+                    made = ending.enter_context(tempfile.TemporaryDirectory(prefix="pretended-"))
+                    folder = Path(made)
+                ending.enter_context(api_server(folder / "data", hub, more=_SETTINGS))
+                asyncio.run(_until_ready(hub.url))
             if options.http_port is not None:
                 monitoring = http.server.HTTPServer(("127.0.0.1", options.http_port), _Monitoring)
                 ending.callback(monitoring.server_close)
@@ -99,10 +106,9 @@ class _Asked(socketserver.StreamRequestHandler):
             self.rfile.read(1)
 
 
-def _port_in(config: Path) -> int:
-    found = re.search(r"^\s*port\s*[:=]\s*(\d+)", config.read_text(), re.MULTILINE)
-    assert found is not None, f"no port in {config}"
-    return int(found[1])
+def _setting(config: Path, name: str) -> str:
+    found = re.search(rf"^\s*{name}\s*[:=]\s*\"?([^\s\",}}]+)", config.read_text(), re.MULTILINE)
+    return "" if found is None else found[1]
 
 
 async def _until_ready(url: str) -> None:

@@ -134,6 +134,9 @@ class Outlet(Protocol):
     def fits(self, record: Record) -> bool:
         """Whether a record can be sent at all."""
 
+    def reply_length(self, consumer: Consumer, delivery: Delivery) -> int:
+        """Of the subject on which a message is acknowledged."""
+
     def deliver(self, consumer: Consumer, to: bytes, deliveries: list[Delivery]) -> None: ...
 
     def status(self, consumer: Consumer, status: Status) -> None: ...
@@ -641,6 +644,9 @@ class Consumer:
             self.deliveries.skip(record.offset)
             return
         size, config = record.size, self.config
+        if first is not None and first.has_bytes_max and collector is None:
+            sent = Delivery(record, 1, self.deliveries.sequence + 1, self.feed.pending)
+            size += self._outlet.reply_length(self, sent)
         to = config.deliver_subject
         if not to:
             self._finish(self.pulls.fits(size), batch)

@@ -23,6 +23,9 @@ class NoOutlet:
     def fits(self, record: Record) -> bool:
         return True
 
+    def reply_length(self, consumer: Consumer, delivery: Delivery) -> int:
+        return 0
+
     def deliver(self, consumer: Consumer, to: bytes, deliveries: list[Delivery]) -> None: ...
 
     def status(self, consumer: Consumer, status: Status) -> None: ...

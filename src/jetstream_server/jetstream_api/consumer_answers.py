@@ -117,6 +117,12 @@ class Lines:
             deliveries = [_without_value(each) for each in deliveries]
         return lines(deliveries, to + routing + self._before, self._behind, queue)
 
+    def reply_length(self, delivery: Delivery) -> int:
+        """Of the subject on which a message is acknowledged."""
+        record, times, sequence, pending = delivery
+        numbers = f"{times}.{record.sequence}.{sequence}.{record.appended_us * _NS}.{pending}"
+        return len(self._before) + len(numbers) + len(self._behind)
+
 
 def _without_value(delivery: Delivery) -> Delivery:
     record = delivery.record

@@ -376,7 +376,7 @@ def _wish(payload: bytes) -> tuple[int, int, int, bool, int]:
         size, heartbeat_us = number(body, "max_bytes"), ns_us(body, "idle_heartbeat")
         nothing = _RESUMED_BATCH if "batch" in body and expires_us and heartbeat_us else 1
         batch = number(body, "batch", 1_000_000) or nothing
-        if expires_us > 0 and heartbeat_us and 2 * body["idle_heartbeat"] > body["expires"]:
+        if expires_us >= 0 and 2 * _ns(body, "idle_heartbeat") > _ns(body, "expires"):
             raise bad_request_error("heartbeat value too large")
     except ApiError as error:
         raise ApiError(400, 10003, f"Bad Request - {error.description}") from None

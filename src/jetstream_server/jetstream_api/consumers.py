@@ -255,6 +255,10 @@ class ConsumerRequests:
         config = create.config
         if config.is_push and covers(stream.subject, config.deliver_subject.decode()):
             raise ApiError(400, 10081, "consumer deliver subject forms a cycle")
+        if config.is_push and not self.link.may_answer(config.deliver_subject):
+            to = config.deliver_subject.decode()
+            raise ApiError(400, 10052, f"nothing may be sent to {to}: ingest.ack_subjects, and "
+                           "publish of the leaf user, must allow it")  # fmt: skip
         found = self.consumers.find(stream.id, config.name)
         if found is not None and found.is_interrupted:
             self.consumers.end_interrupted(found)

@@ -58,12 +58,18 @@ class LeafOutlet:
     def fits(self, record: Record) -> bool:
         return len(record.value) + len(record.headers) <= self._leaf.max_payload
 
+    def reply_length(self, consumer: Consumer, delivery: Delivery) -> int:
+        return self._lines_of(consumer).reply_length(delivery)
+
     def deliver(self, consumer: Consumer, to: bytes, deliveries: list[Delivery]) -> None:
+        self._leaf.deliver(to, self._lines_of(consumer).of(to, deliveries), len(deliveries))
+
+    def _lines_of(self, consumer: Consumer) -> Lines:
         lines = self._lines.get(consumer)
         if lines is None or lines.config is not consumer.config:
             lines = Lines(consumer, self._domain, self._account, mark_of(consumer))
             self._lines[consumer] = lines
-        self._leaf.deliver(to, lines.of(to, deliveries), len(deliveries))
+        return lines
 
     def status(self, consumer: Consumer, status: Status) -> None:
         headers = status_headers(status.text, status.headers)

@@ -127,10 +127,6 @@ EXPECTED: Final[dict[str, tuple[str, list[Difference]]]] = {
         "we have no priorities, and say so",
         [Difference("", "408 Request Timeout", "400 Bad Request")],
     ),
-    "pull a number of bytes": (
-        "nats-server counts the subject of the acknowledgement, too",
-        [Difference("", "409 Message Size Exceeds MaxBytes", "409 Batch Completed")],
-    ),
     "pull after a late refusal": (
         "a refusal of an earlier delivery takes the message from nobody",
         [Difference("", DONE, "404 No Messages")],

@@ -295,6 +295,8 @@ _PULLED: list[tuple[str, object]] = [
     ("bytes below none", {"batch": 1, "expires": _SOON, "max_bytes": -1}),
     ("a heartbeat below none", {"batch": 1, "expires": _SOON, "idle_heartbeat": -1}),
     ("a heartbeat as long", {"batch": 1, "expires": SECOND, "idle_heartbeat": SECOND}),
+    ("a heartbeat without an end", {"batch": 1, "idle_heartbeat": 1_000_000}),
+    ("a heartbeat and no wait", {"batch": 1, "no_wait": True, "idle_heartbeat": 1_000_000}),
     ("no wait in text", {"batch": 1, "no_wait": "yes"}),
     ("an unknown field", {"batch": 1, "no_wait": True, "nonsense": 1}),
     ("least pending", {"batch": 1, "expires": _SOON, "min_pending": 1000}),
