@@ -196,6 +196,11 @@ def _stream_exists_error(
         return StreamExistsError(
             f"{error}. It is being restored or imported: go on with the same settings, or delete it"
         )
+    if all(each.leader < 0 for each in found):
+        return StreamExistsError(
+            f"stream {found[0].full_name} exists, and has no leader (jetstream cluster health says "
+            "why): if its records are lost, delete it first"
+        )
     return StreamExistsError(
         f"stream {found[0].full_name} exists already: if it was restored or imported before, that "
         "is complete; otherwise give the new stream another NAME"

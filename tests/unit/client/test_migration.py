@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,9 +11,15 @@ import pytest
 from jetstream_client import Client
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.records import OffsetRanges, RecordDigest, Records
+from jetstream_client.migration.restore import begin_restoring
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_protocol.batch import RECORDS_MAX, Batch, encode, iterate
-from jetstream_protocol.errors import InvalidRequestError, MessageTooLargeError, UnknownOutcomeError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    MessageTooLargeError,
+    StreamExistsError,
+    UnknownOutcomeError,
+)
 from jetstream_protocol.restored_batch import RESTORE_BYTES_MAX, open_restored
 from jetstream_protocol.types import WallUs
 
@@ -209,3 +216,19 @@ def test_rows_are_chosen_by_their_offset() -> None:
     whole = records(3, 4, 9)
     assert list(whole.where(lambda offset: offset != 4).offsets) == [3, 9]
     assert whole.where(lambda _: True) is whole
+
+
+def test_a_restore_of_a_stream_whose_records_are_lost_says_to_delete_it_first() -> None:
+    left = SimpleNamespace(
+        name="a", subject="a", full_name="a@a", restoring=False, leader=-1, partitions=0
+    )
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StreamExistsError("it exists")
+
+    client: Any = SimpleNamespace(create_stream=refuse, list_streams=lambda: [left])
+    with pytest.raises(StreamExistsError, match="and has no leader"):
+        begin_restoring(client, "a", "a", {})
+    left.leader = 0
+    with pytest.raises(StreamExistsError, match="exists already"):
+        begin_restoring(client, "a", "a", {})
