@@ -27,9 +27,11 @@ from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.restored_batch import RESTORE_BYTES_MAX
 from jetstream_protocol.types import WallUs
 from tests.support import command
+from tests.support.fork_server import fork_server
 from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess, running_server
 
+RUN_CODE = [sys.executable, "-m", "tests.support.run_code"]
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -111,8 +113,9 @@ def filled(client: Client, name: str, values: list[bytes]) -> None:
 
 def killed_backup(server: ServerProcess, name: str, folder: Path, most: int) -> None:
     """A backup that SIGKILL ends after so many steps."""
-    run = [sys.executable, "-c", _KILLED, server.grpc, name, str(folder), str(most)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    done = fork_server.run(
+        [*RUN_CODE, _KILLED, server.grpc, name, str(folder), str(most)], timeout=60
+    )
     assert done.returncode == -signal.SIGKILL, done
 
 
@@ -544,8 +547,7 @@ def test_a_restore_that_was_killed_after_its_last_step_is_repeated_without_an_er
     client.alter_stream("step", max_age=3_600)
     for to in folder, file:
         jetstream(server, "stream", "backup", "step", str(to))
-    run = [sys.executable, "-c", _LISTENED, server.grpc, str(folder), "stepped"]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    done = fork_server.run([*RUN_CODE, _LISTENED, server.grpc, str(folder), "stepped"], timeout=60)
     assert done.returncode == -signal.SIGKILL, done
     again = ("stepped", "--subject", "stepped")
     for each in folder, file:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from jetstream_client import (
 )
 from jetstream_client.reading import consumer as consumers
 from tests.integration.process_worker import copied_to
+from tests.support.fork_server import fork_server
 from tests.support.loops import eventually, on_loop
 from tests.support.server import ServerProcess
 
@@ -633,7 +633,7 @@ def test_a_signal_ends_it_well(server: ServerProcess, number: signal.Signals) ->
             client.publish(f"{name}.x", b"")
         module = "tests.integration.signalled_worker"
         command = [sys.executable, "-m", module, server.grpc, name, str(int(number))]
-        worker = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        worker = fork_server.run(command, timeout=120)
         assert (worker.returncode, worker.stderr) == (0, "")
         records = int(worker.stdout)
         assert records >= 5
@@ -659,7 +659,7 @@ def test_a_worker_that_is_killed_anywhere_loses_nothing_and_doubles_nothing(
         for number in range(parts - 1):
             publish(number)
             wanted = client.offset_at("kills-out", "latest") + random.randint(1, part // 2)
-            worker = subprocess.Popen([*command, "kills", "out.kills"])
+            worker = fork_server.start([*command, "kills", "out.kills"], stdout=1, stderr=2)
             try:
                 deadline = time.monotonic() + 120
                 while client.offset_at("kills-out", "latest") < wanted:
