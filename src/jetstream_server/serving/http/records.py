@@ -179,7 +179,7 @@ class RecordsApi:
             return _not_acceptable(f"records can be had as {_KNOWN}, by Accept or ?format=")
         if not form.is_there:
             return _not_acceptable(
-                "this node cannot write Arrow: install jetstream-log[arrow] on it, or ask for "
+                "this node cannot write Arrow, as its extra arrow is not installed: ask for "
                 "another format"
             )
         query = _Query.of(request, form, self._wall_clock())
