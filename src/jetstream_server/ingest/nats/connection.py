@@ -82,8 +82,6 @@ class ConnectionCounters:
 
     messages: int = 0
     messages_dropped: int = 0
-    bytes_received: int = 0
-    bytes_written: int = 0
     writes_refused: int = 0
     connects: int = 0
     disconnects: int = 0
@@ -117,7 +115,6 @@ class NatsConnection:
             options or LinkOptions(),
             LinkEvents(
                 self._may_feed,
-                self._received,
                 self._delivered,
                 self._informed,
                 self._take_complaint,
@@ -238,12 +235,11 @@ class NatsConnection:
         Without a server they are kept for the next one. Returns False if they were dropped and
         counted because too much waits already (`write_buffer_size`).
         """
-        link, length, waiting = self._link, len(data), self._held_bytes + len(data)
+        link, waiting = self._link, self._held_bytes + len(data)
         unsent = -1 if link is None else link.unsent()  # Negative, too, if it has just ended.
         if waiting + max(unsent, 0) > (HELD_BYTES_MAX if unsent < 0 else WRITE_BYTES_MAX):
             self._counts["writes_refused"] += 1
             return False
-        self._counts["bytes_written"] += length
         if link is not None and unsent >= 0:
             link.write(data)
         else:
@@ -457,9 +453,6 @@ class NatsConnection:
         self._held.clear()
         self._held_bytes = 0
         return False
-
-    def _received(self, byte_count: int) -> None:
-        self._counts["bytes_received"] += byte_count
 
     def _delivered(self, delivery: Delivery) -> None:
         subscription = self._subscriptions.get(delivery.sid)

@@ -75,13 +75,11 @@ _AUTHENTICATION_WORDS: Final = ("authorization", "authentication")
 class LinkEvents:
     """Events of a link for its connection. Called on the loop; must not block.
 
-    before_feed: returns whether bytes that were read may have an effect. received: called with how
-    many were read. complained: called with an -ERR; returns whether it concerns subjects only, so
-    that the connection stays open.
+    before_feed: returns whether bytes that were read may have an effect. complained: called with an
+    -ERR; returns whether it concerns subjects only, so that the connection stays open.
     """
 
     before_feed: Callable[[], bool]
-    received: Callable[[int], None]
     delivered: Callable[[Any], None]
     informed: Callable[[NatsLink, Info], None]
     complained: Callable[[NatsLink, str], bool]
@@ -324,7 +322,6 @@ class NatsLink(asyncio.BufferedProtocol):
         self._begin_turn(begun)
         if not self._may_feed():
             return
-        self._events.received(nbytes)
         self._pings_unanswered = 0
         try:
             events = self._parser.feed(bytes(self._view[:nbytes]))

@@ -97,9 +97,7 @@ class LeafConnection:
         self._reconnector = Reconnector(
             self._pool,
             options,
-            LinkEvents(
-                lambda: True, lambda _: None, self._delivered, self._informed, _take_complaint
-            ),
+            LinkEvents(lambda: True, self._delivered, self._informed, _take_complaint),
             ReconnectorEvents(self._adopt, self._release, self._lost),
         )
         self._link: NatsLink | None = None
