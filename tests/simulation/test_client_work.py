@@ -7,7 +7,6 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,16 +23,14 @@ from jetstream_client.publishing.subject_routes import SubjectRoute
 from jetstream_client.reading import cursor
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.fetch_buffer import Course
-from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer
 from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.follow import Follow, Following
 from jetstream_server.consumers.manager import Consumers
-from jetstream_server.cursors import coordinator
 from jetstream_server.cursors.coordinator import Heartbeat
 from tests.simulation import client_work
 from tests.simulation.runner import CLIENTS, Totals, run_clients, run_seeds, story
-from tests.simulation.test_group_work import any_heartbeat_releases
 
 SEEDS = range(7)
 MUTANT_SEEDS = 1_000
@@ -85,16 +82,6 @@ def what_was_handed_out_last_is_done(patch: Patch) -> None:
 
 def a_member_goes_on_after_its_session(patch: Patch) -> None:
     patch.setattr(Membership, "_has_lapsed", property(lambda self: False))
-
-
-def what_was_taken_away_meanwhile_is_begun(patch: Patch) -> None:
-    def take(self: AsyncGroupConsumer, part: Part, since: int) -> bool:
-        part.consumer.failures_told_to(self._part_has_failed)
-        self._parts[part.stream_id] = part
-        self._untold.append(part)
-        return True
-
-    patch.setattr(AsyncGroupConsumer, "_take", take)
 
 
 def it_says_that_it_holds_what_it_was_told_to(patch: Patch) -> None:
@@ -162,15 +149,6 @@ def a_message_without_an_id_is_sent_again(patch: Patch) -> None:
 
 def ids_are_remembered_for_ever(patch: Patch) -> None:
     patch.setattr(SubjectRoute, "recognises_ids", lambda self, seconds: True)
-
-
-def what_is_sent_again_waits_in_a_lost_connection(patch: Patch) -> None:
-    connected = PlainPublisher.connected
-
-    async def anyhow(self: PlainPublisher, deadline: float | None = None) -> Any:
-        return self._inbox or await connected(self, deadline)
-
-    patch.setattr(PlainPublisher, "connected", anyhow)
 
 
 def the_answer_of_another_cluster_counts(patch: Patch) -> None:
@@ -254,15 +232,6 @@ def latest_is_for_all_streams(patch: Patch) -> None:
     patch.setattr(AsyncClient, "_newest_stream", newest)
 
 
-def a_group_forgets_with_which_streams_it_began(patch: Patch) -> None:
-    with_streams = coordinator.with_streams
-
-    def forgets(group: Any, stream_ids: Any) -> Any:
-        return replace(with_streams(group, stream_ids), newest_at_first=0)
-
-    patch.setattr(coordinator, "with_streams", forgets)
-
-
 class Mutant(NamedTuple):
     """seed: the recorded one, in which it dies, tried first. why: what it then breaks."""
 
@@ -271,14 +240,12 @@ class Mutant(NamedTuple):
     why: str
 
 
-TWO_READ = "and member \\d+ read stream"
 NO_SESSION = "reads without a session"
 
 MUTANTS = [
     Mutant(batches_come_without_a_look_at_the_session, 89, NO_SESSION),
     Mutant(what_was_handed_out_last_is_done, 0, "are passed over"),
     Mutant(a_member_goes_on_after_its_session, 0, NO_SESSION),
-    Mutant(what_was_taken_away_meanwhile_is_begun, 18, TWO_READ),
     Mutant(it_says_that_it_holds_what_it_was_told_to, 0, "says that it holds"),
     Mutant(a_first_heartbeat_takes_a_name, 5, "takes the name"),
     Mutant(a_commit_follows_any_other, 1, "a position goes back"),
@@ -287,12 +254,10 @@ MUTANTS = [
     Mutant(what_failed_is_committed, 4, "are passed over"),
     Mutant(a_processing_is_done_with_what_it_has_read, 6, "are passed over"),
     Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),
-    Mutant(any_heartbeat_releases, 54, TWO_READ),
     Mutant(a_commit_waits_for_the_calls_before_it, 32, "has closed its client"),
     Mutant(what_was_doubtful_was_refused, 8, "was refused, and is stored"),
     Mutant(a_message_without_an_id_is_sent_again, 7, "a message is stored twice"),
     Mutant(ids_are_remembered_for_ever, 20, "a message is stored twice"),
-    Mutant(what_is_sent_again_waits_in_a_lost_connection, 52, "a message is stored twice"),
     Mutant(the_answer_of_another_cluster_counts, 5, "acknowledged, and not stored"),
     Mutant(an_output_is_not_waited_for, 33, "are passed over"),
     Mutant(a_dead_letter_is_not_waited_for, 17, "are passed over"),
@@ -305,7 +270,6 @@ MUTANTS = [
     Mutant(an_ack_is_answered_before_it_is_kept, 25, "comes again, and was done"),
     Mutant(what_the_leader_does_not_know_was_heard, 25, "comes again, and was done"),
     Mutant(latest_is_for_all_streams, 14, "are passed over"),
-    Mutant(a_group_forgets_with_which_streams_it_began, 11, "are passed over"),
 ]
 
 
