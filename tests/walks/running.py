@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,9 @@ def walks_of(folder: Path) -> list[Walk]:
     server.start()
     try:
         api = Api(server.grpc)
+        # At a lower feature level a command goes another way.
+        while not call(api.streams.ListStreams, api_pb2.ListStreamsRequest()).ack_cluster:
+            time.sleep(0.01)
         api.create("walk", "walk")
         _publish(server, [LARGE] * 4 + [b"x"] * TIMES)
         plane = DataPlane(server.data_address)
