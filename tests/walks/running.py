@@ -56,10 +56,15 @@ def walks_of(folder: Path) -> list[Walk]:
         assert server.stop() == 0, server.log_text
     finally:
         server.kill()
-    return [
+    walks = [
         Walk(each["errand"], [Step(**step) for step in each["steps"]], each["json"])
         for each in json.loads(server.walks.read_text())
     ]
+    return [each for each in walks if each.errand != "command" or _alters(each)]
+
+
+def _alters(walk: Walk) -> bool:
+    return any(step.function == "AlterStream" for step in walk.steps)
 
 
 def _publish(server: TracedServer, values: list[bytes]) -> None:
