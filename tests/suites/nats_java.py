@@ -27,6 +27,8 @@ from tests.suites.outcomes import judged, outcomes
 from tests.suites.pretending import Pretender
 
 _PACKAGE: Final = "io.nats.client.impl"
+_DELIVERED: Final = ("deliver", *(f"deliver-{number}" for number in range(200)))
+"""To which the tests have messages pushed; some have random names."""
 _TEST_TIME: Final = "-Djunit.jupiter.execution.timeout.default=2m"
 
 
@@ -37,7 +39,7 @@ def run(source: Path, classpath: str, tests: Sequence[str], *, is_peer: bool) ->
         program = shutil.which("nats-server") or ""
         waiting = []
         if not is_peer:
-            ending.enter_context(Pretender(folder))
+            ending.enter_context(Pretender(folder, _DELIVERED))
             program = str(folder / "nats-server")
             waiting = [f"-Dready={folder}"]
         chosen = [_selected(each) for each in tests or CLASSES]

@@ -19,6 +19,7 @@ import socketserver
 import sys
 import tempfile
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -36,17 +37,19 @@ asked.recv(1)
 """
 
 
-_SETTINGS = {"JETSTREAM_INGEST__ACK_SUBJECTS": '["_INBOX.>", "_INBOX_custom.>"]'}
+_INBOXES = ("_INBOX.>", "_INBOX_custom.>")
 """One test has inboxes of its own."""
 
 
 class Pretender:
     """Starts the servers for each program, while it is entered. folder: has the program then, and
-    for each that is ready a file `asked.PID.ready`."""
+    for each that is ready a file `asked.PID.ready`. delivered: subjects to which messages may be
+    pushed, beside inboxes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, delivered: Iterable[str] = ()) -> None:
         path = str(folder / "asked")
         self._server = _Server(path, _Asked)
+        self._server.inboxes = json.dumps([*_INBOXES, *delivered])
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         program = folder / "nats-server"
         program.write_text(_PROGRAM.format(python=sys.executable, path=path))
@@ -68,10 +71,14 @@ class Pretender:
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """A suite may start a server while another runs."""
+    """A suite may start a server while another runs. inboxes: where answers may go."""
+
+    inboxes: str
 
 
 class _Asked(socketserver.StreamRequestHandler):
+    server: _Server
+
     def handle(self) -> None:
         parser = argparse.ArgumentParser("nats-server")
         parser.add_argument("-c", "--config", type=Path)
@@ -95,7 +102,8 @@ class _Asked(socketserver.StreamRequestHandler):
                 if folder is None:
                     made = ending.enter_context(tempfile.TemporaryDirectory(prefix="pretended-"))
                     folder = Path(made)
-                ending.enter_context(api_server(folder / "data", hub, more=_SETTINGS))
+                more = {"JETSTREAM_INGEST__ACK_SUBJECTS": self.server.inboxes}
+                ending.enter_context(api_server(folder / "data", hub, more=more))
                 asyncio.run(_until_ready(hub.url))
             if options.http_port is not None:
                 monitoring = http.server.HTTPServer(("127.0.0.1", options.http_port), _Monitoring)
