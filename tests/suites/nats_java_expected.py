@@ -16,7 +16,6 @@ JetStream."""
 _DELETE = "single messages cannot be deleted"
 _DELIVER = "messages are pushed only to subjects of ingest.ack_subjects; this one is random"
 _DESCRIPTION = "streams have no description"
-_FILTERS = "the filters of a consumer stay"
 _HISTORY = "a bucket has a history of one"
 _MICROSECONDS = "times have microseconds"
 _MIRROR = "there are no mirrors"
@@ -39,7 +38,6 @@ EXPECTED: Final[dict[str, str]] = {
         "a consumer that is created again as it is is no error; for JetStream it is one if its "
         "time without readers was left out"
     ),
-    "JetStreamManagementTests.testCreateConsumersWithFilters": _FILTERS,
     "JetStreamManagementTests.testDeleteMessage": _DELETE,
     "JetStreamManagementTests.testDirectMessageRepublishedSubject": (
         "messages are not published again"

@@ -27,7 +27,7 @@ from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.deliveries import Deliveries, GivenUp
-from jetstream_server.consumers.feed import Feed
+from jetstream_server.consumers.feed import Feed, wanted_of
 from jetstream_server.consumers.flow import Flow
 from jetstream_server.consumers.keeper import Keeper
 from jetstream_server.consumers.kept import Kept
@@ -386,6 +386,8 @@ class Consumer:
         return Kept.of(self.deliveries, selected, feed.rest, self.epoch, self.created_us)
 
     def alter(self, config: ConsumerConfig) -> None:
+        if config.filters != self.config.filters:
+            self.feed.want(wanted_of(self.replica, config), self.deliveries.position)
         self.config = self.deliveries.config = config
         if self.keeper is not None:
             self.keeper.changed()

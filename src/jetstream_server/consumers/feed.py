@@ -13,6 +13,8 @@ from itertools import islice
 from typing import Final
 
 from jetstream_protocol.errors import CorruptBatchError, OffsetOutOfRangeError, UnavailableError
+from jetstream_protocol.subjects import covers
+from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.records import (
     Piece,
     Record,
@@ -112,6 +114,18 @@ def _look(replica: Replica, found: LogSlice, wanted: Wanted, start: int) -> Piec
     return look_through(data, wanted, start, found.next_offset, LOOKED_AT_BYTES_MAX)
 
 
+def wanted_of(replica: Replica, config: ConsumerConfig) -> Wanted:
+    """What a consumer wants of its stream."""
+    subject = replica.stream.subject
+    is_everything = any(covers(each, subject) for each in config.filters)
+    return Wanted(() if is_everything else config.filters)
+
+
+def _close_all(stream_id: StreamId, consumers: list[Consumer]) -> None:
+    for consumer in consumers:
+        consumer.close(REQUEST_TIMEOUT)
+
+
 class Feed:
     """scanned: every wanted record between the consumer's position and this is held. rest: behind
     the selected offsets."""
@@ -172,9 +186,10 @@ class Feed:
         if self.selected:
             await self._take_selected(is_paced)
             return
-        at = self.scanned
+        at, wanted = self.scanned, self._wanted
         piece = await self._read(at, is_paced=is_paced)
-        if self.scanned == at:  # else somebody else has read meanwhile, or it was all let go
+        # Else somebody else has read meanwhile, or it was all let go.
+        if self.scanned == at and self._wanted is wanted:
             self._hold(piece.records)
             self._move_on(piece.next_offset, len(piece.records))
 
@@ -267,6 +282,14 @@ class Feed:
                 self._counted += len(rest)
             self.held.clear()
 
+    def want(self, wanted: Wanted, position: int) -> None:
+        """From `position` on, the first offset that was not delivered, other records are wanted.
+        What was selected stays selected."""
+        self.forget()
+        self._wanted = wanted
+        self.scanned = max(self.rest, position)
+        self._counted, self._counted_to = 0, self.scanned
+
     async def count(self, *, is_paced: bool = True) -> int:
         """`pending`, after a search in front of what was counted: exact if it comes to the end, as
         further deliveries are then. Raises JetstreamError."""
@@ -280,9 +303,9 @@ class Feed:
             return self.pending
         try:
             while not self._is_counted and looked_at < LOOKED_AT_BYTES_MAX:
-                at = self._counted_to
+                at, wanted = self._counted_to, self._wanted
                 piece = await self._read(at, is_paced=is_paced)
-                if self._counted_to != at:
+                if self._counted_to != at or self._wanted is not wanted:
                     break  # Somebody else has read meanwhile.
                 self._counted += len(piece.records)
                 self._counted_to = piece.next_offset

@@ -16,18 +16,16 @@ from typing import Any, Final
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, QuotaExceededError, UnavailableError
-from jetstream_protocol.subjects import covers
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Consumer, Outlet
 from jetstream_server.consumers.deliveries import Deliveries
-from jetstream_server.consumers.feed import Feed, Reader
+from jetstream_server.consumers.feed import Feed, Reader, wanted_of
 from jetstream_server.consumers.keeper import Keeper, States, StateWrite
 from jetstream_server.consumers.kept import Kept, consumer_key, epoch_of
 from jetstream_server.consumers.pulls import REQUEST_TIMEOUT, PullRoom
-from jetstream_server.consumers.records import Wanted
 from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamDeleted
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -384,15 +382,3 @@ class Consumers:
         for task in self._forgetting:
             task.cancel()
         await asyncio.gather(*self._forgetting, return_exceptions=True)
-
-
-def wanted_of(replica: Replica, config: ConsumerConfig) -> Wanted:
-    """What a consumer wants of its stream."""
-    subject = replica.stream.subject
-    is_everything = any(covers(each, subject) for each in config.filters)
-    return Wanted(() if is_everything else config.filters)
-
-
-def _close_all(stream_id: StreamId, consumers: list[Consumer]) -> None:
-    for consumer in consumers:
-        consumer.close(REQUEST_TIMEOUT)

@@ -332,8 +332,6 @@ def altered(before: ConsumerConfig, after: ConsumerConfig) -> ConsumerConfig:
     for field, label in _FIXED:
         if getattr(before, field) != getattr(after, field):
             raise ApiError(500, 10012, f"{label} can not be updated")
-    if before.filters != after.filters:
-        raise ApiError(500, 10012, "filter subjects can not be updated")
     if before.is_durable and not after.is_durable:
         # Its default is for consumers that nobody keeps: a position would be lost by it.
         after = replace(after, inactive_us=before.inactive_us)

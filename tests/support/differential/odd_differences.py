@@ -35,7 +35,6 @@ _ENDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "waiting many": (DONE, "400/10052"),
         "a rollup of a bucket": (DONE, "400/20001"),
         "purge a subject": (DONE, "500/10110"),
-        "change its filter": (DONE, "500/10012"),
     },
     "the number for what we do not have, before it is looked at": {
         "an unknown storage": ("400/10025", "500/10052"),

@@ -251,6 +251,7 @@ _CONSUMERS = [
     _consumer("odd: one for a filter", filter_subject="orders.a"),
     create("odd: change its filter", "orders.one_for_a_filter", "update", ack_policy="explicit",
            filter_subject="orders.b"),
+    pull("odd: pull by the new filter", "orders.one_for_a_filter", {"batch": 3, "no_wait": True}),
     _consumer("odd: one to pause"),
     ask("odd: pause until before", "CONSUMER.PAUSE.orders.one_to_pause", {"pause_until": PAST}),
     _consumer("odd: push to the server", deliver_subject="$JS.API.INFO"),

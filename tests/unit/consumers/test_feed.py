@@ -38,7 +38,8 @@ class Log:
             for at in range(start, stop)
         ]
         if not wanted.is_everything:
-            records = [each for each in records if each.subject == b"a"]
+            records = [each for each in records if wanted._matches(each.subject)]
+        await asyncio.sleep(0)
         return Piece(records, stop, 10)
 
 
@@ -109,6 +110,31 @@ async def test_what_is_held_is_let_go_when_there_is_no_room_and_read_again() -> 
     assert log.held_bytes == feed_module.HELD_BYTES_MAX
     assert [offset for offset, _ in await drained(feed)] == list(range(1, 8))
     assert log.reads == [0, 1, 5]
+
+
+@on_loop
+async def test_other_records_are_wanted_from_the_first_that_was_not_delivered_on() -> None:
+    log = Log(12)
+    feed = made(log, "a")
+    await feed.fill()
+    assert feed.next() is not None
+    feed.take()  # Offset 0.
+    feed.want(Wanted(["b"]), 1)
+    assert (feed.held, log.held_bytes, feed.pending) == (feed.held.__class__(), 0, 11)
+    assert await feed.count() == 6
+    assert [offset for offset, _ in await drained(feed)] == [1, 3, 5, 7, 9, 11]
+
+
+@on_loop
+async def test_what_was_read_for_the_records_wanted_before_is_dropped() -> None:
+    feed = made(Log(4), "a")
+    reading = asyncio.create_task(feed.fill())
+    counting = asyncio.create_task(feed.count())
+    await asyncio.sleep(0)
+    feed.want(Wanted(["b"]), 0)
+    await reading
+    await counting
+    assert [offset for offset, _ in await drained(feed)] == [1, 3]
 
 
 @on_loop
