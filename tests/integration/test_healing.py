@@ -71,20 +71,20 @@ class Scrubbed(Cluster):
 
 
 @pytest.fixture(scope="module")
-def scrubbing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("three"), SLOW_SCRUB) as cluster:
+def scrubbing(folder_on_disk: Path) -> Iterator[Cluster]:
+    with running(folder_on_disk / "three", SLOW_SCRUB) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def scrubbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("scrubbed"), FAST_SCRUB, kind=Scrubbed) as cluster:
+def scrubbed(folder_on_disk: Path) -> Iterator[Cluster]:
+    with running(folder_on_disk / "scrubbed", FAST_SCRUB, kind=Scrubbed) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("alone"), SLOW_SCRUB, nodes=1) as cluster:
+def alone(folder_on_disk: Path) -> Iterator[Cluster]:
+    with running(folder_on_disk / "alone", SLOW_SCRUB, nodes=1) as cluster:
         yield cluster
 
 

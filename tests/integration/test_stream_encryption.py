@@ -198,6 +198,11 @@ def test_a_node_of_a_cluster_without_keys_keeps_no_such_stream(tmp_path: Path) -
                     "it has read its keys", lambda node=node: KEY_ID in cluster.log(node)
                 )
         cluster.cluster.wait_for_nodes(*cluster.nodes)
+        # Until then calls are refused, and tried again at other nodes.
+        cluster.wait_for(
+            "the newest level",
+            lambda: any("feature_level_raised" in cluster.log(node) for node in cluster.nodes),
+        )
         with Client(cluster.cluster.grpc_addresses[first], timeout=60) as client:
             # Leaderships are shared out: the node without a key gives one away at once.
             for name in names:

@@ -46,6 +46,8 @@ def free_port_base(count: int = PORTS_PER_NODE) -> int:
             for port in ports:
                 sock = socket.socket()
                 sockets.append(sock)
+                # Connections that have ended hold nobody up, who listens does.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(("127.0.0.1", port))
         except OSError:
             continue

@@ -121,11 +121,6 @@ def wanted_of(replica: Replica, config: ConsumerConfig) -> Wanted:
     return Wanted(() if is_everything else config.filters)
 
 
-def _close_all(stream_id: StreamId, consumers: list[Consumer]) -> None:
-    for consumer in consumers:
-        consumer.close(REQUEST_TIMEOUT)
-
-
 class Feed:
     """scanned: every wanted record between the consumer's position and this is held. rest: behind
     the selected offsets."""

@@ -382,3 +382,8 @@ class Consumers:
         for task in self._forgetting:
             task.cancel()
         await asyncio.gather(*self._forgetting, return_exceptions=True)
+
+
+def _close_all(stream_id: StreamId, consumers: list[Consumer]) -> None:
+    for consumer in consumers:
+        consumer.close(REQUEST_TIMEOUT)
