@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 TICK_SECONDS = 0.01
 UNAVOIDABLE_SECONDS = 0.002
 """Any sleep takes about so much longer."""
+
+
+def waited(pid: int) -> float:
+    """Seconds for which the main thread of a process has waited for a processor, in all; 0 where
+    the kernel does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
 
 
 class Lateness:
