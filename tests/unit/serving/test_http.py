@@ -8,14 +8,21 @@ import socket
 import time
 import zlib
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from aiohttp import web
 from google.protobuf.message import Message
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    PermissionDeniedError,
+    StreamNotFoundError,
+    UnavailableError,
+)
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.services import METHODS
 from jetstream_server.clocks import wall_clock
 from jetstream_server.serving.grpc import response_memory
@@ -30,7 +37,7 @@ from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.api_routes import api_routes
 from jetstream_server.serving.http.connections import CONNECTIONS_MAX
 from jetstream_server.serving.http.gateway import Gateway
-from jetstream_server.serving.http.records import RecordsApi
+from jetstream_server.serving.http.records import RecordsApi, _Reading
 from jetstream_server.serving.http.server import AT_ONCE, BACKLOG, HttpServer, Route
 from tests.support.access import for_the_known, open_to_all
 from tests.support.loops import eventually, on_loop
@@ -351,6 +358,28 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     finally:
         writer.transport.abort()
         await server.stop()
+
+
+@on_loop
+async def test_a_reader_whose_right_is_withdrawn_is_told_so_also_by_the_stream_s_id() -> None:
+    """Who may read no more, and asks by an id, is told that there is no such stream."""
+    by_name: JetstreamError = PermissionDeniedError("read is not allowed on stream orders")
+
+    class Server:
+        async def call(self, asked: pb.FetchRequest, *_: object, **more: object) -> Any:
+            if asked.offset == 0:
+                return pb.FetchResponse(stream_id=7, next_offset=1)
+            raise StreamNotFoundError("no id") if asked.stream.id else by_name
+
+    query = cast(Any, SimpleNamespace(limit=None, follow=True))
+    ref = common_pb2.StreamRef(name="orders")
+    reading = _Reading(cast(Gateway, Server()), ref, cast(Any, None), query, 0)
+    assert await reading.fetch(0)
+    with pytest.raises(PermissionDeniedError):
+        await reading.fetch(0)
+    by_name = StreamNotFoundError("no name")
+    with pytest.raises(StreamNotFoundError, match="no id"):
+        await reading.fetch(0)
 
 
 @on_loop

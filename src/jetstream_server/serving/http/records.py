@@ -18,6 +18,9 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     MessageTooLargeError,
+    PermissionDeniedError,
+    StreamNotFoundError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
@@ -287,7 +290,7 @@ class _Reading:
     ) -> None:
         self.query = query
         self._gateway = gateway
-        self._stream = stream
+        self._named = self._stream = stream
         self._sender = sender
         self._offset = offset
         self._reported = -1  # The client knows that nothing is missing before it.
@@ -323,7 +326,11 @@ class _Reading:
         if self._last_epoch >= 0:
             asked.last_epoch = self._last_epoch
         seconds = CALL_SECONDS + wait_ms / 1000
-        answer = await self._gateway.call(asked, self._sender, seconds=seconds)
+        try:
+            answer = await self._gateway.call(asked, self._sender, seconds=seconds)
+        except StreamNotFoundError:
+            await self._check_right()
+            raise
         self._stream = common_pb2.StreamRef(id=answer.stream_id)  # Not another one of that name.
         self._batches = answer.batches
         if not self.query.follow and self._end is None:
@@ -332,6 +339,17 @@ class _Reading:
         if not answer.batches:  # Compaction may have left nothing up to there.
             self._offset = max(self._offset, answer.next_offset)
         return is_new
+
+    async def _check_right(self) -> None:
+        """Raise PermissionDeniedError if the right to read was withdrawn: who asks by the id alone
+        is then told that there is no such stream."""
+        asked = pb.FetchRequest(stream=self._named, offset=self._offset, bytes_max=1)
+        try:
+            await self._gateway.call(asked, self._sender)
+        except (PermissionDeniedError, UnauthenticatedError):
+            raise
+        except JetstreamError:
+            pass  # It is gone, or another one has the name: the caller's error says so.
 
     async def fetch_again(self) -> bool:
         """As `fetch`, and waits for records. Bears with a leader that does not answer for
