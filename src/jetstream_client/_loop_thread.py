@@ -36,6 +36,17 @@ _Made = TypeVar("_Made")
 _CLOSED = "the client is closed"
 
 
+def _result_of(future: Future[_T], check: Callable[[], None]) -> _T:
+    """What the future ends with. check: called now and then, raises if nothing will end it."""
+    while True:
+        try:
+            return future.result(LOOK_SECONDS)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+            check()
+
+
 class _Running:
     """A loop and its thread, which runs."""
 
@@ -111,13 +122,7 @@ class LoopThread:
         try:
             check_not_within()
             future = self._submit(coroutine)
-            while True:
-                try:
-                    return future.result(LOOK_SECONDS)
-                except TimeoutError:
-                    if future.done():
-                        return future.result()
-                    self._check_alive()
+            return _result_of(future, self._check_alive)
         except JetstreamError as error:
             if future is None:
                 coroutine.close()
@@ -245,13 +250,16 @@ class CallersLoop:
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """What the coroutine returns or raises. Raises ClientClosedError after `end`."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        while not self._is_ended:  # The loop may not go on then, and never begin it.
-            with suppress(TimeoutError):
-                return future.result(LOOK_SECONDS)
-            if future.done():
-                return future.result()
-        future.cancel()
-        raise ClientClosedError("the call was given up")
+        try:
+            self._check_wanted()
+            return _result_of(future, self._check_wanted)
+        finally:
+            future.cancel()
+
+    def _check_wanted(self) -> None:
+        """After `end` the loop may not go on, and never begin what it is asked for."""
+        if self._is_ended:
+            raise ClientClosedError("the call was given up")
 
     def post(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run the coroutine without waiting for it, unless the loop is closed."""

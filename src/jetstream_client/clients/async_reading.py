@@ -374,9 +374,22 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
             table = await client.sql("select subject, count(*) from orders group by 1")
         """
         from jetstream_client.sql.in_thread import answer
+        from jetstream_client.sql.query import Query, Streams
 
         self._check_open()
-        return await answer(self, query, start, stop, parameters, read_from, patience)
+
+        def make(streams: Streams) -> Query:
+            return Query(
+                streams,
+                query,
+                start,
+                stop,
+                parameters=parameters,
+                read_from=read_from,
+                patience=patience,
+            )
+
+        return await answer(self, make)
 
     def table(
         self,

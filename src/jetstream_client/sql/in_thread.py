@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jetstream_client._loop_thread import CallersLoop
 from jetstream_client.reading.scan import AsyncScan, Scan
-from jetstream_client.sql.query import Parameters, Query
-from jetstream_client.values.durations import Seconds
+from jetstream_client.sql.query import Query, Streams
 from jetstream_client.values.positions import Position
-from jetstream_client.values.types import ReadFrom, Stream, StreamLike, StreamSchema
+from jetstream_client.values.types import Stream, StreamLike, StreamSchema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -24,15 +24,7 @@ class AsyncStreams(Protocol):
 
     async def describe_schema(self, stream: StreamLike) -> StreamSchema: ...
 
-    def scan(
-        self,
-        stream: StreamLike,
-        start: Position,
-        stop: Position,
-        *,
-        read_from: ReadFrom,
-        patience: Seconds | None,
-    ) -> AsyncScan: ...
+    def scan(self, *args: Any, **kwargs: Any) -> AsyncScan: ...
 
 
 class _Streams:
@@ -48,41 +40,23 @@ class _Streams:
     def describe_schema(self, stream: StreamLike) -> StreamSchema:
         return self._loop.run(self._client.describe_schema(stream))
 
-    def scan(
-        self,
-        stream: StreamLike,
-        start: Position,
-        stop: Position,
-        *,
-        read_from: ReadFrom,
-        patience: Seconds | None,
-    ) -> Scan:
+    def scan(self, stream: StreamLike, *positions: Position, **options: Any) -> Scan:
         async def begun() -> AsyncScan:
-            scan = self._client.scan(stream, start, stop, read_from=read_from, patience=patience)
+            scan = self._client.scan(stream, *positions, **options)
             await scan.begin()
             return scan
 
         return Scan(self._loop, self._loop.run(begun()))
 
 
-async def answer(
-    client: AsyncStreams,
-    text: str,
-    start: Position,
-    stop: Position,
-    parameters: Parameters | None,
-    read_from: ReadFrom,
-    patience: Seconds | None,
-) -> pyarrow.Table:
-    """What a query answers; see `Query`. If this is cancelled, the query ends soon after."""
+async def answer(client: AsyncStreams, make: Callable[[Streams], Query]) -> pyarrow.Table:
+    """What a query answers. make: it, from what it asks. If this is cancelled, the query ends soon
+    after."""
     loop = CallersLoop()
     made: list[Query] = []
 
     def run() -> pyarrow.Table:
-        query = Query(
-            _Streams(client, loop), text, start, stop,
-            parameters=parameters, read_from=read_from, patience=patience,
-        )  # fmt: skip
+        query = make(_Streams(client, loop))
         made.append(query)
         with query.answer() as answer:
             return answer.read_all()
