@@ -420,8 +420,9 @@ class _Memory:
     def folders(self, prefix: str) -> Sequence[str]:
         return ()
 
-    def delete(self, name: str) -> None:
-        self.objects.pop(name, None)
+    def delete(self, *names: str) -> None:
+        for name in names:
+            self.objects.pop(name, None)
 
 
 def _year(days: int, results: Results) -> None:

@@ -32,7 +32,7 @@ from benchmarks.usage import exact_processor_seconds
 from jetstream_client import Client
 from jetstream_client.reading.typed import Decoder
 from jetstream_client.sql.stream_tables import StreamTable
-from jetstream_client.values.setting_types import OnMismatchOption
+from jetstream_client.values.settings import OnMismatchOption
 from jetstream_protocol.batch import Batch, encode
 from jetstream_protocol.fitting import Fitting
 from jetstream_protocol.schema import parse

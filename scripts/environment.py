@@ -9,7 +9,9 @@ they fail.
 The stamp in `.venv` says what the environment was made from: a hash of the dependencies and of the
 place of the tree (virtual environments cannot be moved), the extras, the interpreter, which counts
 only when PYTHON asks for one, and a hash of what is compiled, which is built again when only that
-has changed. It is written last, so an interrupted run leaves none and the next one starts over. A
+has changed. While it is made, the stamp has no hashes, so the run after an interrupted one goes on.
+What is in `.venv` stays, also if somebody else has made it: packages are only added. Only one whose
+Python does not start, or is not the one that is asked for, is made anew, with the same extras. A
 lock on `.venv` makes a second run wait for the first; the kernel releases it however the first one
 ends.
 """
@@ -73,38 +75,41 @@ class Made(NamedTuple):
     compiled: str
 
 
-def read_stamp() -> Made | None:
-    """None where there is no environment, an unfinished one, or one of another interpreter."""
-    if not STAMP.is_file() or not (VENV / "bin/python").exists():
-        return None
+def read_stamp() -> Made:
     try:
-        made = Made(**json.loads(STAMP.read_text()))
-    except (ValueError, TypeError):
-        made = Made("", [], INTERPRETER, "")  # An older version wrote it.
+        return Made(**json.loads(STAMP.read_text()))
+    except (OSError, ValueError, TypeError):  # There is none, or an older version wrote it.
+        return Made("", [], os.path.realpath(PYTHON), "")
+
+
+def is_usable(made: Made) -> bool:
+    """Whether `.venv` has a Python that starts, and is the one that is asked for."""
     if os.environ.get("PYTHON") and made.interpreter != INTERPRETER:
-        return None
-    return made
+        return False
+    ask = [PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+    return os.path.exists(PYTHON) and subprocess.run(ask, check=False).returncode == 0
 
 
-def is_current(made: Made | None, extras: list[str]) -> bool:
-    return (
-        made is not None and made.fingerprint == fingerprint() and set(made.extras) >= set(extras)
-    )
+def is_current(made: Made, extras: list[str]) -> bool:
+    return made.fingerprint == fingerprint() and set(made.extras) >= set(extras)
 
 
-def make(made: Made | None, extras: list[str]) -> None:
+def make(made: Made, extras: list[str]) -> None:
     """Make the environment, or add to the one there is. Raises SystemExit with what to do when
     that fails."""
     begin = time.monotonic()
     uv = shutil.which("uv")
-    STAMP.unlink(missing_ok=True)
-    if made is None:
+    extras = sorted({*extras, *made.extras})
+    is_new = not is_usable(made)
+    if is_new:
         if uv is None:
             check_ensurepip()
         empty()
+    interpreter = INTERPRETER if is_new else os.path.realpath(PYTHON)
+    STAMP.write_text(json.dumps(Made("", extras, interpreter, "")._asdict()))
+    if is_new:
         create(uv)
-    else:
-        extras = sorted({*extras, *made.extras})
+    have_pip()
     uv = uv or own_uv()
     requirements = f".[{','.join(extras)}]"
     commands = [[*PIP, "--no-compile", "--editable", requirements]]
@@ -121,6 +126,12 @@ def make(made: Made | None, extras: list[str]) -> None:
     say(f"ready after {time.monotonic() - begin:.0f} s", is_last=True)
 
 
+def have_pip() -> None:
+    """Add pip to an environment that was made without, or not to its end."""
+    if subprocess.run([PYTHON, "-c", "import pip"], capture_output=True, check=False).returncode:
+        subprocess.run([PYTHON, "-m", "ensurepip"], capture_output=True, check=False)
+
+
 def own_uv() -> str | None:
     """The uv of `.venv`, fetched by pip. None where only pip knows how to reach an index."""
     ask = [PYTHON, "-m", "pip", "config", "list"]
@@ -133,7 +144,7 @@ def own_uv() -> str | None:
 
 
 def write_stamp(extras: list[str]) -> None:
-    made = Made(fingerprint(), extras, INTERPRETER, compiled_from())
+    made = Made(fingerprint(), extras, os.path.realpath(PYTHON), compiled_from())
     STAMP.write_text(json.dumps(made._asdict()))
 
 
@@ -229,7 +240,7 @@ def main() -> None:
         say("another run is making .venv; waiting for it", is_last=True)
         fcntl.flock(lock, fcntl.LOCK_EX)
     made = read_stamp()
-    if made is None or not is_current(made, extras):
+    if not (is_current(made, extras) and is_usable(made)):
         make(made, extras)
     elif made.compiled != compiled_from():
         compile_again(made)
@@ -239,4 +250,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("\nscripts/environment: interrupted; the next run starts over")
+        sys.exit("\nscripts/environment: interrupted; the next run goes on")

@@ -2,8 +2,8 @@
 `--check` it writes nothing, and fails if they are not current.
 
 A call is a public coroutine function of AsyncClient, or a function that returns something to read
-from, which is begun then. What is written by hand stands in blocking_client.py and
-blocking_processing.py: publisher, table, process and closing.
+or publish with, which is begun then. What is written by hand stands in blocking_client.py and
+blocking_processing.py: process and closing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,20 @@ BY_HAND = {"aclose", "process", "processor"}
 READERS = {
     "consume": ("Consumer[V, K]", "The start is resolved before this returns."),
     "consume_group": ("GroupConsumer[V, K]", "The consumer is a member when this returns."),
+    "publisher": ("Publisher[S, SK]", "It is connected and ready when this returns."),
     "queue": ("Queue", "The consumer is there when this returns."),
     "scan": ("Scan", "Start and stop are resolved before this returns."),
+    "table": ("Table[K, V]", ""),
 }
 """What the blocking one returns, and what its docstring says at the end."""
-IN_THREADS = (
-    "Coroutine functions may use",
-    "They run in another thread while the one that reads waits, and may use",
-)
+SAID_OTHERWISE = {
+    "Coroutine functions may use": (
+        "They run in another thread while the one that reads waits, and may use"
+    ),
+    "`async with` starts it, and waits until it has everything that is committed then, unless": (
+        "Returns when it has everything that is committed now, unless"
+    ),
+}
 WIDTH = 92
 INDENT = " " * 8
 ALWAYS = {
@@ -48,9 +54,11 @@ ALWAYS = {
     "jetstream_client.clients.async_client": ["AsyncClient"],
     "jetstream_client.processing.listeners": ["in_thread"],
     "jetstream_client.processing.blocking_queue": ["Queue"],
+    "jetstream_client.publishing.blocking_publisher": ["Publisher"],
     "jetstream_client.reading.blocking_consumer": ["Consumer"],
     "jetstream_client.reading.blocking_group_consumer": ["GroupConsumer"],
     "jetstream_client.reading.scan": ["Scan"],
+    "jetstream_client.reading.table": ["Table"],
 }
 """Imports of what no signature of the asynchronous client names."""
 
@@ -165,7 +173,7 @@ def _blocking(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     assert docstring is not None, f"{method.name} has no docstring"
     if method.name in READERS:
         returns, end = READERS[method.name]
-        docstring = f"{docstring.rstrip()}\n\n{INDENT}{end}\n{INDENT}"
+        docstring = docstring.rstrip() + (f"\n\n{INDENT}{end}" if end else "") + f"\n{INDENT}"
         body = f"return self._thread.begun(lambda: {call}, {returns.partition('[')[0]})"
     else:
         body = ("" if returns == "None" else "return ") + f"self._thread.run({call})"
@@ -186,8 +194,10 @@ def _without_asyncio(docstring: str) -> str:
     """The docstring for programs without asyncio. What is as it was keeps its lines."""
     parts = []
     for part in docstring.split("\n\n"):
-        text = re.sub(r"\b(await|async) ", "", part).replace("AsyncClient", "Client")
-        text = re.sub(r"\s+".join(IN_THREADS[0].split()), IN_THREADS[1], text)
+        text = part
+        for said, otherwise in SAID_OTHERWISE.items():
+            text = re.sub(r"\s+".join(map(re.escape, said.split())), otherwise, text)
+        text = re.sub(r"\b(await|async) ", "", text).replace("AsyncClient", "Client")
         if text != part and not part.startswith(INDENT + " "):
             text = textwrap.fill(
                 " ".join(text.split()), WIDTH + len(INDENT),

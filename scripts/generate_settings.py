@@ -25,7 +25,7 @@ NOTE = """
 Written by scripts/generate from jetstream_protocol/settings.py. Do not edit.
 """
 SERVER = ROOT / "src/jetstream_server/metadata/state/setting_fields.py"
-CLIENT = ROOT / "src/jetstream_client/values/setting_types.py"
+CLIENT = ROOT / "src/jetstream_client/values/settings.py"
 DOCS = ROOT / "docs/operations/settings.md"
 
 
@@ -52,7 +52,7 @@ def client_types() -> str:
     alterable = [each for each in STREAM_SETTINGS if each.alterable]
     others = [each for each in STREAM_SETTINGS if not each.alterable]
     shown = [each for each in STREAM_SETTINGS if each.name not in ("replicas", "observers")]
-    return f'''"""The settings of streams as types.{NOTE}"""
+    return f'''"""Settings as programs give them: durations in seconds, sizes in bytes.{NOTE}"""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict
 
 from jetstream_client.values.durations import Seconds
+from jetstream_client.values.sizes import Size
 
 {_literals("Option", ": TypeAlias =")}
 
@@ -79,6 +80,17 @@ class GroupSettings(AlterableSettings, total=False):
     """
 
 {_entries(others)}
+
+
+class StreamSettings(GroupSettings, total=False):
+    """Further settings of `create_stream`, which cannot be changed later. restoring: the new stream
+    does not listen to its subject; `restore_batches` fills it, until `alter_stream` sets this to
+    False. group: the streams of a group share the messages of their subject; each message goes to
+    one of them. partition, partitions: `create_group` sets these for keyed groups."""
+
+    group: str | None
+    partition: int | None
+    partitions: int | None
 
 
 class ClusterSettings(TypedDict, total=False):
@@ -136,6 +148,8 @@ def _stored_type(setting: Setting) -> str:
         kind = "bool"
     elif setting.kind is Kind.CHOICE:
         kind = f"{setting.type_name}Policy"
+    elif setting.kind is Kind.TEXT:
+        kind = "str"
     if isinstance(setting.default, str):
         default = f" = {_quoted(setting.default)}"
     elif setting.default is not None:
@@ -144,14 +158,17 @@ def _stored_type(setting: Setting) -> str:
 
 
 def _given_type(setting: Setting) -> str:
-    types = {Kind.FLAG: "bool", Kind.DURATION: "Seconds"}
+    types = {
+        Kind.FLAG: "bool", Kind.DURATION: "Seconds", Kind.BYTES: "Size", Kind.TEXT: "str"
+    }  # fmt: skip
     if setting.kind is Kind.CHOICE:
         return f"{setting.type_name}Option"
     return types.get(setting.kind, "int")
 
 
 def _shown_type(setting: Setting) -> str:
-    return {Kind.FLAG: "bool", Kind.DURATION: "float", Kind.CHOICE: "str"}.get(setting.kind, "int")
+    types = {Kind.FLAG: "bool", Kind.DURATION: "float", Kind.CHOICE: "str", Kind.TEXT: "str"}
+    return types.get(setting.kind, "int")
 
 
 def _entries(settings: Iterable[Setting]) -> str:
@@ -181,6 +198,8 @@ def _default(setting: Setting) -> str:
             return ""
         case bool(flag):
             return str(flag).lower()
+        case "":
+            return ""
         case str(choice):
             return f"`{choice}`"
         case number if number and setting.kind is Kind.DURATION:

@@ -37,6 +37,10 @@ def bytes_of(order: Order) -> bytes:
     return json.dumps(order.__dict__).encode()
 
 
+def order_key(order: Order) -> str:
+    return str(order.total)
+
+
 Plain: TypeAlias = Message[bytes]
 Orders: TypeAlias = Consumer[Order, str]
 
@@ -91,6 +95,11 @@ def writes(client: Client) -> None:
         plain.publish_many([b"one", b"two"])
         plain.send(Order(1))
         plain.send(1)  # type: ignore[arg-type]
+    with client.publisher("orders", key_serializer=str, value_serializer=bytes_of) as keyed:
+        keyed.send(Order(1), key=object())
+    with client.publisher("orders", key_serializer=order_key) as by_order:
+        by_order.publish_many(["one"], keys=[Order(1)])
+        by_order.send("one", key="text")  # type: ignore[arg-type]
     client.publish("orders", Order(1))
     client.publish("orders", [1])  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-STOP_SECONDS = 20.0
+STOP_SECONDS = 60.0
 FOLDER_VARIABLE = "JETSTREAM_CLUSTER_FOLDER"
 """In the environment of every process started here: its folder, a slash, and its name."""
 

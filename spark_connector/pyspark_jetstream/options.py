@@ -17,6 +17,7 @@ from typing import Literal, TypeVar, cast, get_args
 
 from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions, TlsConfig
 from jetstream_client.values.types import Via
+from jetstream_protocol.cursor_names import is_cursor_name
 from jetstream_protocol.subjects import check_literal, check_pattern
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.positions import (
@@ -306,7 +307,7 @@ def _refresh(given: _Given, ending: Positions) -> bool:
 
 def _cursor(given: _Given) -> str:
     name = given.text("cursor")
-    if name and not re.fullmatch(r"[A-Za-z0-9_.-]{1,255}", name):
+    if name and not is_cursor_name(name):
         raise OptionError(
             f"cursor {name!r} is no name: use 1 to 255 letters, digits, '_', '-' and '.'"
         )

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from jetstream_client import AsyncClient, Stream, StreamNotFoundError
 from jetstream_client.values.types import partitions_of
-from jetstream_protocol.subjects import no_stream, overlaps
+from jetstream_protocol.stream_names import no_stream
+from jetstream_protocol.subjects import overlaps
 from pyspark_jetstream.errors import OptionError, log
 from pyspark_jetstream.options import ReadOptions, Selection
 from pyspark_jetstream.positions import Place, Positions
@@ -85,7 +86,7 @@ def not_found(name: str, streams: Sequence[Stream]) -> str:
     partitions = partitions_of(name, streams)
     if partitions:
         pattern = f"{name}-[0-9]+"
-        return f"option streams: {no_stream(name, partitions)}; use streamPattern {pattern!r}"
+        return f"option streams: {no_stream(name, partitions)}, or use streamPattern {pattern!r}"
     known = ", ".join(sorted(stream.full_name for stream in streams)[:10])
     hint = f"name one of those there are: {known}" if known else "the cluster has none: create it"
     return f"option streams names {name!r}, and there is no such stream; {hint}"

@@ -10,14 +10,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from jetstream_client._log import logger
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
-
-if TYPE_CHECKING:
-    from typing import Self
-
 
 _T = TypeVar("_T")
 
@@ -31,6 +27,14 @@ class ClientClosedError(InvalidRequestError, UnavailableError):
     def code(self) -> str:
         """No server sends it."""
         return "client_closed"
+
+
+async def end_tasks(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel them, and return when they have ended. None: there is none."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 async def shared(task: asyncio.Future[_T]) -> _T:

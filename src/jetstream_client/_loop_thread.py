@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+import weakref
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from jetstream_client._closing import AsyncClosing, ClientClosedError
+from jetstream_client._forks import check_process
 from jetstream_client._locked import LOOK_SECONDS, check_not_within
 from jetstream_client._log import logger
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
@@ -36,15 +39,43 @@ _Made = TypeVar("_Made")
 _CLOSED = "the client is closed"
 
 
-def _result_of(future: Future[_T], check: Callable[[], None]) -> _T:
-    """What the future ends with. check: called now and then, raises if nothing will end it."""
-    while True:
-        try:
-            return future.result(LOOK_SECONDS)
-        except TimeoutError:
-            if future.done():
-                return future.result()
+class _Call(Generic[_T]):
+    """A coroutine that a loop runs for a thread, which waits. **safety** The loop waits for nothing
+    that the thread holds: what a signal handler raises (Ctrl-C) may leave a lock of Python, such as
+    that of a `concurrent.futures.Future`, locked for ever."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, _T], loop: AbstractEventLoop) -> None:
+        """Raises RuntimeError when the loop is closed."""
+        self._coroutine = coroutine
+        self._loop = loop
+        self._task: asyncio.Task[_T] | None = None
+        self._running = threading.Lock()  # Released by the loop, which never takes it.
+        self._running.acquire()
+        loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(lambda _: self._running.release())
+
+    def result(self, check: Callable[[], None]) -> _T:
+        """What it returns or raises. check: called now and then, raises if nothing will end it."""
+        while not self._running.acquire(timeout=LOOK_SECONDS):
             check()
+        assert self._task is not None
+        if self._task.cancelled():
+            raise CancelledError
+        return self._task.result()
+
+    def cancel(self) -> None:
+        with suppress(RuntimeError):  # It was closed this moment.
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def _nothing() -> None: ...
 
 
 class _Running:
@@ -52,6 +83,7 @@ class _Running:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._posted: set[asyncio.Task[object]] = set()
         self.thread = threading.Thread(target=self._serve, name="jetstream-client", daemon=True)
         self.thread.start()
 
@@ -70,6 +102,42 @@ class _Running:
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
+    def post(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run the coroutine without waiting for it. Raises RuntimeError when the loop is closed."""
+
+        def begin() -> None:
+            task = self.loop.create_task(coroutine)
+            self._posted.add(task)
+            task.add_done_callback(self._is_over)
+
+        self.loop.call_soon_threadsafe(begin)
+
+    def _is_over(self, task: asyncio.Task[object]) -> None:
+        self._posted.discard(task)
+        if not task.cancelled():
+            task.exception()  # Nobody waits for it.
+
+    def end(self, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """End the thread once what was posted is done, and then what `close` returns. Returns at
+        once."""
+
+        async def end() -> None:
+            while self._posted:
+                done, _ = await asyncio.wait(self._posted)
+                self._posted -= done
+            try:
+                await close()
+            except Exception as error:  # noqa: BLE001  no caller is left to hear it
+                logger.warning("a client that was not closed ended with an error: %r", error)
+            finally:
+                self.loop.stop()
+
+        ending = end()
+        try:
+            asyncio.run_coroutine_threadsafe(ending, self.loop)
+        except RuntimeError:  # It is closed already.
+            ending.close()
+
     def stop(self) -> None:
         """Cancel what still runs, and wait for the thread. Idempotent."""
         with suppress(RuntimeError):  # It is closed already.
@@ -80,16 +148,20 @@ class _Running:
 def _forget_frames(error: JetstreamError) -> None:
     """As if it and its cause were raised by who raises it next."""
     logger.debug("%s", error.message, exc_info=error)
+    cause = error.__cause__
+    if isinstance(cause, JetstreamError) and cause.message == error.message:
+        error.__cause__ = None  # Of an attempt before: once is enough.
     for each in (error, error.__cause__):
         if isinstance(each, JetstreamError):
             each.__traceback__ = None
 
 
 class LoopThread:
-    """Started at the first `run`, ended by `close`. Any thread may call; threads do not wait for
-    each other."""
+    """Started at the first `run`, ended by `close`, or once nothing refers to it: what `at_end`
+    returns is run before. Any thread may call; threads do not wait for each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_end: Callable[[], Coroutine[Any, Any, object]] = _nothing) -> None:
+        self._at_end = at_end
         self._started: dict[str, _Running] = {}  # at most one, under ""
         self._process = os.getpid()
         self._closed = False
@@ -103,6 +175,10 @@ class LoopThread:
     def is_running(self) -> bool:
         """Whether it runs in this process: it was used and is not closed."""
         return bool(self._started) and not self._closed and self.is_here
+
+    def check_process(self) -> None:
+        """Raise InvalidRequestError in a fork: nothing would come or go there any more."""
+        check_process(self._process)
 
     def check_caller(self) -> None:
         """Raise InvalidRequestError in the loop's own thread, which cannot wait for itself."""
@@ -118,13 +194,13 @@ class LoopThread:
         An error of ours says in its message what is wrong: where in the client it was raised is
         only in the log, at level DEBUG.
         """
-        future: Future[_T] | None = None
+        call: _Call[_T] | None = None
         try:
             check_not_within()
-            future = self._submit(coroutine)
-            return _result_of(future, self._check_alive)
+            call = self._on_loop(lambda loop: _Call(coroutine, loop))
+            return call.result(self._check_alive)
         except JetstreamError as error:
-            if future is None:
+            if call is None:
                 coroutine.close()
                 raise
             failure = error
@@ -172,30 +248,27 @@ class LoopThread:
         """
         if self.is_running:
             with suppress(RuntimeError):  # It was closed this moment.
-                asyncio.run_coroutine_threadsafe(coroutine, self._started[""].loop)
+                self._started[""].post(coroutine)
                 return
         coroutine.close()
 
-    def attempt(self, make: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> None:
-        """Run what `make` returns, and wait for its end, but no longer than that. Errors are
-        ignored, as by `post`."""
+    def attempt(self, make: Callable[[], Coroutine[Any, Any, object]]) -> Sequence[Future[object]]:
+        """Run what `make` returns. Returns its future; none where nothing runs any more."""
         if self.is_running:
-            with suppress(RuntimeError, TimeoutError, CancelledError, JetstreamError):
-                self._submit(make()).result(seconds)
+            with suppress(JetstreamError):
+                submit = asyncio.run_coroutine_threadsafe
+                return [self._on_loop(lambda loop: submit(make(), loop))]
+        return []
 
-    def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        if not self.is_here:
-            raise InvalidRequestError(
-                "this client was made in another process, of which this one is a fork, and gRPC "
-                "does not work in one: start processes by multiprocessing's 'spawn', and make a "
-                "client there"
-            )
+    def _on_loop(self, submit: Callable[[AbstractEventLoop], _Made]) -> _Made:
+        """What `submit` returns for the loop. Raises ClientClosedError, InvalidRequestError."""
+        self.check_process()
         if self._closed:
             raise ClientClosedError(_CLOSED)
         running = self._started.get("") or self._start()
         self.check_caller()
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, running.loop)
+            return submit(running.loop)
         except RuntimeError:
             raise ClientClosedError(_CLOSED) from None
 
@@ -216,7 +289,9 @@ class LoopThread:
     def _start(self) -> _Running:
         made = _Running()
         running = self._started.setdefault("", made)  # Of several at a time the first one counts.
-        if running is not made:
+        if running is made:
+            weakref.finalize(self, made.end, self._at_end).atexit = False
+        else:
             made.stop()
         if self._closed:
             running.stop()
@@ -249,12 +324,12 @@ class CallersLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """What the coroutine returns or raises. Raises ClientClosedError after `end`."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        call = _Call(coroutine, self._loop)
         try:
             self._check_wanted()
-            return _result_of(future, self._check_wanted)
+            return call.result(self._check_wanted)
         finally:
-            future.cancel()
+            call.cancel()
 
     def _check_wanted(self) -> None:
         """After `end` the loop may not go on, and never begin what it is asked for."""

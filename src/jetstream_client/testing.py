@@ -21,15 +21,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 from jetstream_client._closing import Closing
 from jetstream_client.clients.blocking_client import Client
 from jetstream_protocol.errors import NotFoundError
 from jetstream_protocol.extras import install_command
-
-if TYPE_CHECKING:
-    from typing import Self
 
 KILL = signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM
 READY_SECONDS = 60.0
@@ -45,6 +42,8 @@ class _Program:
     def __init__(self, log_path: Path) -> None:
         self.log_path = log_path
         self._process: subprocess.Popen[str] | None = None
+        self._began = 0.0
+        self._log_start = 0
 
     @property
     def is_running(self) -> bool:
@@ -53,7 +52,9 @@ class _Program:
 
     def begin(self, command: Sequence[str]) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")}
+        self._began = time.monotonic()
         with self.log_path.open("a") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
             )
@@ -71,8 +72,11 @@ class _Program:
         return is_ready
 
     def not_ready_error(self, name: str) -> RuntimeError:
-        log = self.log_path.read_text(encoding="utf-8", errors="replace")
-        return RuntimeError(f"{name} did not become ready:\n{log}")
+        """What its log has is of this start: earlier ones wrote into the same file."""
+        log = self.log_path.read_bytes()[self._log_start :].decode(errors="replace")
+        seconds = time.monotonic() - self._began
+        found = f"Its log says\n{log}" if log else "Its log is empty"
+        return RuntimeError(f"{name} did not become ready in {seconds:.0f} s. {found}")
 
     def end(self, number: int) -> int:
         """Send it a signal and wait; returns the exit code."""

@@ -653,6 +653,14 @@ cdef bint note_fields(Columns self, Op* op, const uint8_t* at, const uint8_t* en
     return True
 
 
+cdef bint is_broken_text(Columns self, Op* op) noexcept nogil:
+    """Whether the last that was noted for a field of text is none. It stays the last then: Protobuf's
+    own decoders read no such message, whatever follows."""
+    return op.code == P_STRING and op.head >= 0 and not is_utf8(
+        self.seen[op.tail].start, self.seen[op.tail].stop
+    )
+
+
 cdef bint note_field(
     Columns self, Op* op, const uint8_t* start, const uint8_t* stop, int wire
 ) noexcept nogil:
@@ -669,8 +677,12 @@ cdef bint note_field(
     if op.label >= ONEOF:  # The last one that is set is the only one.
         first = &self.ops[op.rival]
         if first.holder >= 0 and &self.ops[first.holder] != op:
+            if is_broken_text(self, &self.ops[first.holder]):
+                return True
             self.ops[first.holder].head = -1
         first.holder = <int>(op - self.ops)
+    if op.label != REPEATED and is_broken_text(self, op):
+        return True
     seen = &self.seen[self.seen_count]
     seen.start, seen.stop, seen.wire, seen.next = start, stop, wire, -1
     if op.head < 0:

@@ -486,10 +486,8 @@ class Batch:
 
     def _check_positions(self) -> None:
         header = self.header
-        if self.layout.offset_deltas < 0:
-            if header.record_count != header.last_offset_delta + 1:
-                raise CorruptBatchError("record count and last offset delta disagree")
-        else:
+        self.check_count()
+        if self.layout.offset_deltas >= 0:
             deltas = ints(self.body, self.layout.offset_deltas, len(self), "i")
             increasing = all(map(operator.lt, deltas, islice(deltas, 1, None)))
             if deltas and (deltas[0] < 0 or deltas[-1] > header.last_offset_delta):
@@ -502,6 +500,11 @@ class Batch:
             least, greatest = min(timestamps, default=0), max(timestamps, default=0)
         if (header.min_timestamp, header.max_timestamp) != (least, greatest):
             raise CorruptBatchError("timestamp bounds differ from the timestamps")
+
+    def check_count(self) -> None:
+        """Raise CorruptBatchError unless the offsets are as many as the records."""
+        if self.layout.offset_deltas < 0 and len(self) != self.header.last_offset_delta + 1:
+            raise CorruptBatchError("record count and last offset delta disagree")
 
     def values(self) -> list[bytes | None]:
         """Each record's value; None: a tombstone."""

@@ -173,6 +173,7 @@ def node_fields(node: api_pb2.DescribeClusterResponse.Node) -> Fields:
         "draining": node.draining,
         "not_ready": tuple(node.not_ready),
         "voter": node.voter if node.HasField("voter") else None,
+        "disk_full": node.disk_full,
     }
 
 

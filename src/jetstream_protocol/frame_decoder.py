@@ -49,8 +49,8 @@ class FrameDecoder:
         "_at", "_bytes_max", "_filled", "_head", "_held", "_prefix", "_tail", "is_empty", "wanted",
     )  # fmt: skip
 
-    def __init__(self, frame_bytes_max: int, wanted: Container[int] | None = None) -> None:
-        self.wanted = wanted
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.wanted: Container[int] | None = None
         """The frame kinds that are accepted; None: all."""
         self._bytes_max = frame_bytes_max
         self._held = b""

@@ -28,6 +28,8 @@ REQUEST_BYTES_MAX = 64 * 1024  # Requests name streams and positions; most carry
 PRODUCE_BYTES_MAX = 16 * 1024 * 1024
 """Longest batch that a producer may send; what a compressed one may hold is limited likewise."""
 PRODUCE_FRAME_BYTES_MAX = PRODUCE_BYTES_MAX + REQUEST_BYTES_MAX
+KEEP_ALIVE_SECONDS = 2.0
+"""A server answers a follow at least so often, and wants to hear from its reader as often."""
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024  # A batch is at most 64 MiB; see batch.BATCH_BYTES_MAX.
 
 _PREFIX = struct.Struct("<IBBHI")  # length, kind, reserved, head_length, correlation

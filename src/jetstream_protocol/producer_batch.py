@@ -89,6 +89,11 @@ def _check_claims(flags: int, record_count: int, uncompressed_length: int) -> No
         )
     if not record_count:
         raise InvalidRequestError("a batch without records")
+    check_expanded(flags, uncompressed_length)
+
+
+def check_expanded(flags: int, uncompressed_length: int) -> None:
+    """Raise MessageTooLargeError for a batch that would take too much memory."""
     if flags & COMPRESSION_MASK and uncompressed_length > EXPANDED_BYTES_MAX:
         raise MessageTooLargeError(
             f"a compressed batch holds at most {EXPANDED_BYTES_MAX} bytes, not "

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from jetstream_protocol.batch import (
-    COMPRESSION_MASK,
     HEADER_BYTES,
     NO_PRODUCER,
     RECORDS_MAX,
@@ -25,7 +24,7 @@ from jetstream_protocol.batch import (
 )
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError, MessageTooLargeError
-from jetstream_protocol.producer_batch import EXPANDED_BYTES_MAX
+from jetstream_protocol.producer_batch import check_expanded
 from jetstream_protocol.types import WallUs
 
 RESTORE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -74,11 +73,7 @@ def _open(data: bytes, position: int) -> RestoredBatch:
         raise CorruptBatchError("batch cut short", position=position)
     if header.flags & Flags.AFTER_GAP:
         raise InvalidRequestError("a gap between batches: cover it by batches without records")
-    if header.flags & COMPRESSION_MASK and header.uncompressed_length > EXPANDED_BYTES_MAX:
-        raise MessageTooLargeError(
-            f"a compressed batch holds at most {EXPANDED_BYTES_MAX} bytes, not "
-            f"{header.uncompressed_length}"
-        )
+    check_expanded(header.flags, header.uncompressed_length)
     if header.append_timestamp < 0:
         raise InvalidRequestError("a batch that was appended before 1970")
     body = data[position + HEADER_BYTES : end]

@@ -13,6 +13,8 @@ import dataclasses
 from dataclasses import dataclass
 from enum import Enum
 
+from jetstream_protocol import bounded_json
+
 SEGMENT_BYTES_MIN = 64 * 1024
 """Smaller segments would consist mostly of overhead: index, descriptor and folder entry."""
 TIME_US_MIN = 100_000
@@ -31,6 +33,7 @@ class Kind(Enum):
     DURATION = "duration"
     FLAG = "flag"
     CHOICE = "choice"
+    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,11 @@ class Setting:
 
     help: of the command line's option; "": there is none. meaning: for docs and docstrings.
     default: None: it depends on the number of replicas. zero: what 0 means; "": nothing special.
-    least, most: the range; with `most`, 0 is allowed too. choices: of Kind.CHOICE. alterable: while
-    the stream exists. level: the feature level from which it may be given. set_last: a restore
-    sets it last, because it would remove or refuse records. after: the setting after which people
-    see this one, where that is not the one before it. unit: that of the range, where the name does
-    not say it.
+    least, most: the range; with `most`, 0 is allowed too; of a text, its longest in bytes. choices:
+    of Kind.CHOICE. alterable: while the stream exists. level: the feature level from which it may
+    be given. set_last: a restore sets it last, because it would remove or refuse records. after:
+    the setting after which people see this one, where that is not the one before it. unit: that of
+    the range, where the name does not say it.
     """
 
     name: str
@@ -80,6 +83,13 @@ class Setting:
     def allows(self, value: int) -> bool:
         """Whether a number is 0 or within the range."""
         return not value or self.most is None or self.least <= value <= self.most
+
+    def check_text(self, text: str) -> None:
+        """Raise ValueError for a text that may not be the value."""
+        if len(text.encode()) > (self.most or 0):  # Not of half a character, either.
+            raise ValueError(f"{self.name} has more than {self.most} bytes")
+        if self.name == "labels":
+            labels_of(text)
 
     def in_words(self, value: object) -> str:
         """A value in the user's terms: durations in seconds."""
@@ -244,6 +254,16 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         default="keep", choices=("keep", "refuse"), level=6, after="max_message_bytes",
         set_last=True,
     ),
+    Setting(
+        "description", Kind.TEXT, "what the stream is for, in words; at most 1 KiB",
+        "What the stream is for, in words.",
+        default="", most=1024, level=6,
+    ),
+    Setting(
+        "labels", Kind.TEXT, "what tools note about the stream, as a JSON object of texts; at most "
+        "2 KiB",
+        default="", most=2048, level=6,
+    ),
 )  # fmt: skip
 
 CLUSTER_SETTINGS: tuple[Setting, ...] = (
@@ -265,6 +285,15 @@ CLUSTER_SETTINGS: tuple[Setting, ...] = (
     ),
 )  # fmt: skip
 """Settings of the whole cluster that users can alter. They hold at once."""
+
+
+def labels_of(text: str) -> dict[str, str]:
+    """The labels in the setting of that name. Raises ValueError."""
+    found = bounded_json.loads(text) if text else {}
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise ValueError("labels must be a JSON object of texts")
+    return found
+
 
 BY_FIELD = {setting.field: setting for setting in STREAM_SETTINGS}
 

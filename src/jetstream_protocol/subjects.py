@@ -1,4 +1,4 @@
-"""NATS subjects and patterns: validity, matching, overlap, and what a stream may be named.
+"""NATS subjects and patterns: validity, matching, overlap.
 
 A subject is tokens joined by dots. In a pattern, `*` stands for one token and `>`, as the last
 token, for one or more. All functions are pure. Ingest compiles patterns once.
@@ -7,19 +7,13 @@ token, for one or more. All functions are pure. Ingest compiles patterns once.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from jetstream_protocol.errors import InvalidRequestError
 
 SUBJECT_BYTES_MAX = 1024  # nats-server's default max_control_line is 4096, for the whole line.
-NAME_LENGTH_MAX = 255
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # NATS allows any byte but white space and NUL; control characters would garble logs and terminals.
 _TOKEN = re.compile(r"[^\s\x00-\x20\x7f.]+")
-
-INTERNAL_PREFIX = "__"
-"""Prefix of the names of the server's own streams. Users' streams must not have it."""
 
 RESERVED = ("$SYS.>", "$JS.>", "_INBOX.>")
 """Subjects of NATS's own traffic: a stream that overlaps one must not acknowledge."""
@@ -27,51 +21,6 @@ RESERVED = ("$SYS.>", "$JS.>", "_INBOX.>")
 INGEST_SUBJECTS = "_INGEST.>"
 """First token of the subjects on which publishers choose the stream of a keyed group. A message is
 stored under the rest of its subject."""
-
-PARTITIONS_MAX = 10_000
-"""Upper bound on the streams of a keyed group."""
-
-
-def check_name(name: str) -> None:
-    """Raise InvalidRequestError unless `name` can name a stream."""
-    if len(name) > NAME_LENGTH_MAX or not _NAME.fullmatch(name):
-        raise InvalidRequestError(
-            f"invalid stream name {name!r}: use 1 to {NAME_LENGTH_MAX} letters, digits, '_', '-' "
-            "and '.', beginning with a letter, a digit or '_'"
-        )
-
-
-def check_own_name(name: str) -> None:
-    """Raise InvalidRequestError unless a user may give a new stream this name."""
-    check_name(name)
-    if name.startswith(INTERNAL_PREFIX):
-        raise InvalidRequestError(
-            f"invalid stream name {name!r}: names that begin with {INTERNAL_PREFIX!r} are for the "
-            "server's own streams"
-        )
-
-
-def check_partition(group: str, partition: int, partitions: int) -> None:
-    """Raise InvalidRequestError unless a stream can be this partition of that group. partitions: 0:
-    the stream is not a partition."""
-    if not partitions and not partition:
-        return
-    if not 0 <= partition < partitions <= PARTITIONS_MAX:
-        raise InvalidRequestError(
-            f"invalid partition {partition} of {partitions}: they count from 0, and a group has 1 "
-            f"to {PARTITIONS_MAX}"
-        )
-    if not group:
-        raise InvalidRequestError("a stream that is a partition needs the group of which it is one")
-
-
-def no_stream(name: str, partitions: Sequence[str] = ()) -> str:
-    """What is wrong with a name that no stream has. partitions: the names of the streams of the
-    keyed group that has it, by number."""
-    if not partitions:
-        return f"there is no stream {name!r}"
-    last = f" to {partitions[-1]}" if len(partitions) > 1 else ""
-    return f"{name!r} is a group of streams: {partitions[0]}{last}"
 
 
 def ingest_prefix(group: str, partition: int) -> str:

@@ -1,7 +1,8 @@
-"""Timestamps of records: microseconds since 1970, as datetimes and as text."""
+"""Times and durations: microseconds since 1970 as datetimes and as text; `90s`, `1h30m`, `7d`."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from jetstream_protocol.errors import InvalidRequestError
@@ -30,3 +31,20 @@ def to_timestamp_us(moment: datetime) -> int:
 def timestamp_text(moment: datetime) -> str:
     """A UTC moment as RFC 3339, always with microseconds, so that texts sort like times."""
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+"""By unit."""
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+_ZERO = re.compile(r"0+(\.0+)?")
+
+
+def seconds_in(text: str) -> float | None:
+    """Seconds of a text with units; None: it is no duration. A forgotten unit would change how long
+    something is kept, so only 0 needs none."""
+    if _ZERO.fullmatch(text):
+        return 0.0
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * SECONDS_OF[unit] for number, unit in parts)

@@ -27,3 +27,4 @@ BootUs = NewType("BootUs", int)
 
 NO_EPOCH = LeaderEpoch(-1)
 NO_NODE = NodeId(-1)
+NODE_ID_MAX = NodeId(2**31 - 1)

@@ -23,6 +23,14 @@ def run_in_background(coroutine: Coroutine[Any, Any, Result], name: str) -> asyn
     return task
 
 
+async def end_tasks(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel them, and return when they have ended. None: there is none."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
 async def close_within(seconds: float, close: Callable[[], Awaitable[None]], name: str) -> None:
     """Wait for `close`, so long at most. What hangs then, perhaps at a store or mount that does not
     answer, is left to the end of the process."""

@@ -17,6 +17,9 @@ WallClock = Callable[[], WallUs]
 MonotonicClock = Callable[[], MonotonicUs]
 BootClock = Callable[[], BootUs]
 
+LOOP_SECONDS = 0.002
+"""A bit more than the resolution of a uvloop timer. One of less is none: it has no `when`."""
+
 
 def wall_clock() -> WallUs:
     """The time of day, in µs: for people, and for the age of records."""

@@ -16,6 +16,8 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Generic, TypeVar
 
+from jetstream_server.clocks import LOOP_SECONDS
+
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -128,7 +130,8 @@ class RetryTimer(Generic[Key]):
         if due is None or (self._timer is not None and self._timer.when() <= due):
             return
         self.cancel()
-        self._timer = self._loop.call_at(due, self._is_due, due)
+        pause = max(due - self._loop.time(), LOOP_SECONDS)
+        self._timer = self._loop.call_later(pause, self._is_due, due)
 
     def _is_due(self, due: float) -> None:
         self._timer = None

@@ -15,9 +15,9 @@ import threading
 import time
 from pathlib import Path
 
-from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
+from tests.chaos.partitions import take_places
 from tests.support.api import call
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.load import Load
@@ -26,18 +26,6 @@ KINDS = ("kill", "kill+controller", "freeze", "freeze+controller")
 PAUSE_SECONDS = 1.0
 """Between healing and the next fault: sessions are held, leaders known."""
 CORE_PAUSE_SECONDS = 0.0005
-
-
-def controller(cluster: TestCluster) -> int:
-    """-1 while no node names one."""
-    for node in cluster.nodes:
-        try:
-            answer = call(cluster.api(node).cluster.DescribeCluster, pb.DescribeClusterRequest())
-        except JetstreamError:
-            continue
-        if answer.controller >= 0:
-            return int(answer.controller)
-    return -1
 
 
 def lead(cluster: TestCluster, name: str, node: int) -> None:
@@ -49,17 +37,14 @@ def lead(cluster: TestCluster, name: str, node: int) -> None:
 
 def fail(cluster: TestCluster, load: Load, kind: str) -> float:
     """One fault and its repair. Returns the gap in seconds."""
-    cluster.wait_for_isr("orders", cluster.nodes, 60)
-    cluster.wait_for("there is a controller", lambda: controller(cluster) >= 0, 60)
+    cluster.wait_for_isr("orders", cluster.nodes)
     time.sleep(PAUSE_SECONDS)
-    is_controller = kind.endswith("+controller")
-    victim = next(node for node in cluster.nodes if (node == controller(cluster)) is is_controller)
-    lead(cluster, "orders", victim)
-    load.wait_for_acks(200, 60)
+    victim, _ = take_places(cluster, kind.endswith("+controller"), "orders")
+    load.wait_for_acks(200)
     kills = kind.startswith("kill")
     failed_at = time.monotonic()
     (cluster.kill if kills else cluster.freeze)(victim)
-    load.wait_for_acks(300, 60)
+    load.wait_for_acks(300)
     gap = load.books.longest_gap(failed_at)
     (cluster.restart if kills else cluster.thaw)(victim)
     return gap

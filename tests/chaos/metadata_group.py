@@ -12,8 +12,9 @@ one after another, and a restart. After each round every node must hold every st
 acknowledged, under the id acknowledged, and all must hold the same. SIGKILL keeps the page cache:
 that a power failure loses nothing either is shown by the order of sync and send (unit tests).
 
-Returns: a follower is cut off (also one way only), frozen, or killed, and comes back. The leader
-and its term must stay.
+Returns: a follower is cut off (also one way only), frozen, or killed, and comes back. While it is
+away it must raise no term; when it is back, the leader and its term stay, unless the machine stands
+still for longer than an election timeout.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,10 @@ from tests.support.server import free_port_base
 
 Event = dict[str, Any]
 SECRET = "the cluster's credential"
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
+"""For what takes a second or two."""
+TOLD_BYTES = 3000
+"""Of the end of a node's log, when something has failed."""
 
 
 def free_addresses(count: int) -> list[str]:
@@ -139,9 +144,23 @@ class NodeProcess:
         """The next event that is wanted; those before it are dropped."""
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while True:
-            event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+            try:
+                event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"it does not say what is waited for:\n{self.told}") from None
             if wanted(event):
                 return event
+
+    @property
+    def told(self) -> str:
+        """What it does and believes, and the end of its log."""
+        code = None if self._process is None else self._process.poll()
+        state = "running" if self.is_running else "not started" if code is None else f"exit {code}"
+        log = self.stderr_path.read_text(errors="replace") if self.stderr_path.exists() else ""
+        return (
+            f"--- node {self.node_id}: {state}; leader {self.leader} in term {self.term}; "
+            f"{self.counts}\n{log[-TOLD_BYTES:]}"
+        )
 
     def registry(self) -> Event:
         self.say("registry")
@@ -155,6 +174,7 @@ class NodeProcess:
             event = json.loads(line)
             if event["event"] == "ack":
                 self.acknowledged[event["name"]] = event["id"]
+                event["leader"] = self.leader
             elif event["event"] == "leader":
                 self.leader, self.term = event["leader"], event["term"]
                 self.leader_at = event["at"]
@@ -198,14 +218,26 @@ class Group:
 
     def leader(self) -> NodeProcess:
         """The node that all running ones call leader."""
+        leader = -1
+
+        def is_agreed_on() -> bool:
+            nonlocal leader
+            believed = {node.leader for node in self.nodes if node.is_running}
+            leader = believed.pop() if len(believed) == 1 else -1
+            return leader >= 0
+
+        self.wait_for("agree on a leader", is_agreed_on)
+        return self.nodes[leader]
+
+    def wait_for(self, what: str, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while time.monotonic() < deadline:
-            running = [node for node in self.nodes if node.is_running]
-            believed = {node.leader for node in running}
-            if len(believed) == 1 and (leader := believed.pop()) >= 0:
-                return self.nodes[leader]
+        while not holds():
+            if time.monotonic() > deadline:
+                told = "\n".join(node.told for node in self.nodes)
+                raise AssertionError(
+                    f"the group did not {what} in {WAIT_SECONDS_MAX} s; {self.voters}\n{told}"
+                )
             time.sleep(0.01)
-        raise AssertionError("the group did not agree on a leader")
 
     def check(self) -> int:
         """Every node holds every acknowledged stream, and all hold the same. How many acks."""
@@ -263,6 +295,10 @@ def kill_round(group: Group, dice: random.Random, number: int) -> str:
     return kind
 
 
+def acks(group: Group) -> int:
+    return sum(node.counts["ack"] for node in group.nodes)
+
+
 def kill_rounds(directory: Path, rounds: int, seed: int, tell: Callable[[str], None]) -> int:
     """The experiment; the number of acknowledged commands, all of them still there."""
     dice = random.Random(seed)
@@ -270,8 +306,10 @@ def kill_rounds(directory: Path, rounds: int, seed: int, tell: Callable[[str], N
     with running_group(directory) as group:
         for number in range(rounds):
             group.leader()
+            before = acks(group)
             for node in group.nodes:
                 node.say("propose 8")
+            group.wait_for("acknowledge anything", lambda before=before: acks(group) > before)  # type: ignore[misc]
             time.sleep(dice.uniform(0.8, 2.0))
             kind = kill_round(group, dice, number)
             time.sleep(dice.uniform(0, 0.3))
@@ -287,12 +325,9 @@ def kill_rounds(directory: Path, rounds: int, seed: int, tell: Callable[[str], N
     return acknowledged
 
 
-def _is_led_by_another(node_id: int, event: Event) -> bool:
-    return event["event"] == "leader" and event["leader"] not in (-1, node_id)
-
-
-def _is_without_leader_since(at: float, event: Event) -> bool:
-    return event["event"] == "leader" and event["leader"] == -1 and event["at"] > at
+def _is_ack_under_another(leader: int, since: float, event: Event) -> bool:
+    """An answer may have been on its way: only what follows an election counts."""
+    return event["event"] == "ack" and event["at"] > since and event["leader"] not in (-1, leader)
 
 
 def failovers(directory: Path, count: int, number: int = signal.SIGKILL) -> list[float]:
@@ -308,12 +343,8 @@ def failovers(directory: Path, count: int, number: int = signal.SIGKILL) -> list
                 node.wait_for(lambda event: event["event"] == "ack")
             struck_at = time.monotonic()
             leader.signal(number)
-            # An answer may have been on its way: only what follows an election counts.
-            acks = []
-            for node in survivors:
-                node.wait_for(partial(_is_led_by_another, leader.node_id))
-                acks.append(node.wait_for(lambda event: event["event"] == "ack")["at"])
-            times.append(min(acks) - struck_at)
+            wanted = partial(_is_ack_under_another, leader.node_id, struck_at)
+            times.append(min(node.wait_for(wanted)["at"] for node in survivors) - struck_at)
             group.kill_all()  # Everyone registers anew, so that every trial begins alike.
             group.start_missing()
     return times
@@ -335,8 +366,8 @@ def isolations(directory: Path, count: int) -> list[float]:
             frozen_at = time.monotonic()
             for node in followers:
                 node.signal(signal.SIGSTOP)
-            event = leader.wait_for(partial(_is_without_leader_since, frozen_at))
-            times.append(event["at"] - frozen_at)
+            group.wait_for("miss its leader", lambda leader=leader: leader.leader == -1)  # type: ignore[misc]
+            times.append(leader.leader_at - frozen_at)
             for node in followers:
                 node.signal(signal.SIGCONT)
             time.sleep(1.0)
@@ -348,33 +379,48 @@ AWAY_SECONDS = 3.0
 """Longer than a silent link lives, and several times as long as a follower waits for its leader."""
 
 
+@dataclass(frozen=True)
+class Return:
+    """has_raised: whether the follower called an election while it heard nobody, which no machine
+    excuses. has_stayed: whether leader and term are what they were."""
+
+    has_raised: bool
+    has_stayed: bool
+
+
 def returns(
     directory: Path,
     count: int,
     tell: Callable[[str], None] = print,
     kinds: Sequence[str] = RETURNS,
-) -> int:
-    """Let a follower go away and come back in each of these ways; how often the leader or its term
-    changed."""
-    disturbed = 0
+) -> list[Return]:
+    """Let a follower go away and come back in each of these ways."""
+    found = []
     with running_group(directory, compact_after_entries=20_000, can_be_cut=True) as group:
         for number in range(count * len(kinds)):
             kind = kinds[number % len(kinds)]
             leader = group.leader()
             followers = [node for node in group.nodes if node is not leader]
-            follower = followers[number // len(kinds) % 2]
+            follower = followers.pop(number // len(kinds) % 2)
             term = leader.term
             _send_away(group, follower, kind)
             time.sleep(AWAY_SECONDS)
+            raised = follower.term
+            for node in (leader, *followers):
+                node.registry()  # They go on, and have said in which term.
+            rest = max(leader.term, followers[0].term)
             _bring_back(group, follower, kind)
             # Whatever its way: it must follow somebody again, and hear what is committed now.
             follower.registry()
             after = group.leader()
-            stayed = after is leader and {node.term for node in group.nodes} == {term}
-            disturbed += not stayed
+            has_stayed = after is leader and {node.term for node in group.nodes} == {term}
+            found.append(Return(raised > rest, has_stayed))
             before = f"leader {leader.node_id}, term {term}"
-            tell(f"node {follower.node_id} {kind}: {before} -> {after.node_id}, {after.term}")
-    return disturbed
+            tell(
+                f"node {follower.node_id} {kind}: {before} -> {after.node_id}, {after.term}; away "
+                f"it was in term {raised}, the others in {rest}"
+            )
+    return found
 
 
 def _send_away(group: Group, node: NodeProcess, kind: str) -> None:
@@ -421,9 +467,11 @@ def main() -> None:
         if arguments.returns:
             path = Path(directory) / "returns"
             path.mkdir()
-            disturbed = returns(path, arguments.returns)
+            found = returns(path, arguments.returns)
+            disturbed = sum(not each.has_stayed for each in found)
+            raised = sum(each.has_raised for each in found)
             print(
-                f"returns: {disturbed} of {arguments.returns * len(RETURNS)} disturbed the leader"
+                f"returns: {disturbed} of {len(found)} disturbed the leader, {raised} raised a term"
             )
         measured = (
             arguments.failovers or arguments.freezes or arguments.isolations or arguments.returns

@@ -43,7 +43,7 @@ BEFORE, DURING, AFTER = 300, 300, 300
 """Acks waited for."""
 SERVING_SECONDS_MAX = 5.0
 """The promise, held by the command."""
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 HOLD_SECONDS = 1.0
 """How long the cut lasts once acks come again: until leases, links and reports have run out."""
 UNSERVED_SECONDS = 4.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from random import Random
 from threading import Thread
 
 import pytest
@@ -54,15 +56,25 @@ def seconds_across(source: socket.socket, target: socket.socket) -> float:
     ids=["slow", "narrow", "lossy"],
 )
 def test_what_passes_a_bad_link_comes_later_until_it_is_healed(
-    network: FaultNetwork, bad: Bad
+    network: FaultNetwork, bad: Bad, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    held: list[float] = []
+    hold = Bad.hold
+
+    def counted(bad: Bad, length: int, dice: Random) -> float:
+        held.append(hold(bad, length, dice))
+        return held[-1]
+
+    monkeypatch.setattr(Bad, "hold", counted)
     one, other = connected(network)
     with closing(one), closing(other):
         network.spoil(STRANGER, OWNER, KIND, bad=bad)
         assert seconds_across(one, other) >= LATE_SECONDS
         assert seconds_across(other, one) >= LATE_SECONDS
+        assert len(held) == 2
         network.heal()
-        assert min(seconds_across(one, other) for _ in range(20)) < LATE_SECONDS
+        seconds_across(one, other)
+        assert len(held) == 2
 
 
 def test_a_link_that_resets_connections_ends_them_at_both_ends(network: FaultNetwork) -> None:
@@ -73,3 +85,27 @@ def test_a_link_that_resets_connections_ends_them_at_both_ends(network: FaultNet
         for end in (one, other):
             with pytest.raises(ConnectionResetError):
                 end.recv(1)
+
+
+def test_who_has_dialled_is_looked_up_once_for_all_connections() -> None:
+    """It takes milliseconds, and a fault begins for hundreds at once."""
+    looks = []
+
+    def processes() -> dict[str, int]:
+        looks.append(1)
+        return {"this": os.getpid()}
+
+    network = FaultNetwork(processes)
+    with ExitStack() as ending:
+        ending.callback(network.close)
+        pairs = [connected(network) for _ in range(10)]
+        for sock in (sock for pair in pairs for sock in pair):
+            ending.enter_context(closing(sock))
+        network.spoil("this", OWNER, KIND, bad=Bad(delay_seconds=(LATE_SECONDS, LATE_SECONDS)))
+        begun = time.monotonic()
+        for one, _ in pairs:
+            one.sendall(b"x")
+        for _, other in pairs:
+            assert other.recv(1) == b"x"
+        assert time.monotonic() - begun >= LATE_SECONDS, "it is not known who has dialled"
+    assert len(looks) == 1

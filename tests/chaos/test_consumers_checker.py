@@ -166,7 +166,7 @@ def read_what_is_anothers(history: History) -> None:
 
 
 def read_on_as_an_earlier_twin(history: History) -> None:
-    late = 30.0 + SESSION_SECONDS + 5
+    late = 30.0 + SESSION_SECONDS + 15
     history.journals[TWIN].events.append(Event(late, "got", (PART, 3, 3)))
 
 

@@ -109,7 +109,7 @@ class Campaign:
         stop.set()
         self.failure = "\n".join(filter(None, (oracle.violation, self.failure)))
         for worker in workers:
-            worker.join(30)
+            worker.join(60)
 
     def _work(self, attack: Attack, worker: int, stop: threading.Event) -> None:
         kind = type(attack).__name__

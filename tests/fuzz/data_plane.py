@@ -10,7 +10,7 @@ from random import Random
 from jetstream_protocol import frames
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
-from jetstream_server.net import peer_auth
+from jetstream_server.net.node_link import NodeIdentity, proofs_of
 from tests.fuzz import envelopes
 from tests.fuzz.attack import (
     Attack,
@@ -267,10 +267,8 @@ class DataPlaneAttack(Attack):
             nonce=random.randbytes(random.choice((0, 32, 1000))),
             fixed_layout=random.random() < 0.8,
         )
-        hello.proof = peer_auth.proof(
-            b"", "follower", nonces=reply.nonce + hello.nonce, node_id=hello.node_id,
-            incarnation=hello.incarnation, cluster_id=reply.cluster_id,
-        )  # fmt: skip
+        node = NodeIdentity(hello.node_id, hello.incarnation, reply.cluster_id, b"")
+        hello.proof = proofs_of(node, reply.nonce + hello.nonce)["follower"]
         sock.sendall(frames.encode(Kind.NODE_HELLO, 1, hello.SerializeToString()))
         return sock
 

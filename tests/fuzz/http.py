@@ -99,8 +99,9 @@ class HttpAttack(Attack):
     def endless_body(self, random: Random) -> None:
         sock = connect(self.target.http)
         sock.sendall(b"POST /metrics HTTP/1.1\r\nHost: fuzz\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunks = random.choice((b"10000\r\n" + bytes(65_536) + b"\r\n", b"1\r\nx\r\n" * 10_000))
         for _ in range(random.choice((1, 200))):
-            sock.sendall(b"10000\r\n" + bytes(65_536) + b"\r\n")
+            sock.sendall(chunks)
         drain(sock, seconds=0.1)
         leave(random, sock)
 

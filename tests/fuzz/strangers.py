@@ -9,6 +9,7 @@ administrator looks at the server before and afterwards, and is served meanwhile
 
 from __future__ import annotations
 
+import math
 import ssl
 import threading
 import time
@@ -43,8 +44,6 @@ FAILURES = (
     "request_failed", "internal_error", "connection_failed", "metadata_failed",
     "metadata_thread_error", "metadata_connection_failed",
 )  # fmt: skip
-ASKED_SECONDS_MAX = 5.0
-"""While all attack at once, on the processors that the server has, too."""
 CROWD_MAX = 200
 PATIENCE_SECONDS = 60.0
 """For the administrator: what attackers have left behind may take a while to end."""
@@ -84,11 +83,9 @@ def attack(
         target = _target(server, token)
         with _asking(server) as slowest:
             steps, peak_mib = _attacked(server.pid, target, kinds, seconds, seed)
-        if slowest[0] > ASKED_SECONDS_MAX:
-            wrong_while = [f"the administrator waited {slowest[0]:.1f} s for an answer"]
-        else:
-            wrong_while = []
-        wrong = wrong_while + [each for each in FAILURES if f'"{each}"' in server.log_text]
+        wrong = [each for each in FAILURES if f'"{each}"' in server.log_text]
+        if slowest[0] > PATIENCE_SECONDS:
+            wrong.append("the administrator was not answered")
         if _patiently(partial(_held, admin)) != before:
             wrong.append("streams, records, tokens or rules are others")
         if peak_mib > RSS_MIB_MAX:
@@ -100,7 +97,10 @@ def attack(
             if token in server.log_text:
                 wrong.append("the token is in the log")
         who = f"{'a known principal' if known else 'strangers'}, TLS {'on' if tls else 'off'}"
-        report(f"{who}: {steps} steps, at most {peak_mib} MiB; wrong: {wrong or 'nothing'}")
+        report(
+            f"{who}: {steps} steps, at most {peak_mib} MiB, an answer after {slowest[0]:.1f} s at "
+            f"most; wrong: {wrong or 'nothing'}"
+        )
         return not wrong
 
 
@@ -133,14 +133,19 @@ class CrowdAttack(Attack):
 
 @contextmanager
 def _asking(server: SecuredServer) -> Iterator[list[float]]:
-    """Meanwhile the administrator asks again and again: the longest that an answer has taken."""
+    """Meanwhile the administrator asks again and again: the longest that an answer has taken, on
+    processors that the attackers use, too."""
     slowest, stop = [0.0], threading.Event()
 
     def ask() -> None:
         with server.client(timeout=PATIENCE_SECONDS) as admin:
             while not stop.wait(0.2):
                 began = time.monotonic()
-                _patiently(admin.list_streams)
+                try:
+                    _patiently(admin.list_streams)
+                except JetstreamError:
+                    slowest[0] = math.inf
+                    return
                 slowest[0] = max(slowest[0], time.monotonic() - began)
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -150,6 +155,8 @@ def _asking(server: SecuredServer) -> Iterator[list[float]]:
     finally:
         stop.set()
         asking.join(PATIENCE_SECONDS)
+        if asking.is_alive():
+            slowest[0] = math.inf
 
 
 def _held(admin: Client) -> object:
@@ -195,7 +202,7 @@ def _attacked(
         peak_mib = max(peak_mib, _rss_mib(pid))
     stop.set()
     for worker in workers:
-        worker.join(30)
+        worker.join(60)
     return steps[0], peak_mib
 
 

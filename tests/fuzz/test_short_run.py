@@ -16,7 +16,7 @@ def fuzz(port: str, seconds: float, *options: str, **environment: str) -> str:
     found = fork_server.run(
         [*command, "--minutes", str(seconds / 60)],
         environment={**os.environ, **environment},
-        timeout=110,
+        timeout=290,
     )
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
     return found.stdout

@@ -29,7 +29,7 @@ def api(server: ServerProcess) -> Iterator[Api]:
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         yield client
 
 

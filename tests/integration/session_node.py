@@ -14,7 +14,10 @@ Lines on stdout are JSON, each with `at`, the monotonic time, which all processe
 
 Lines on stdin: `create NAME NODE…`, `streams`, `state`, `block SECONDS` (the server's loop, not the
 Raft thread), `stall SECONDS` (the disk: the next flush of the metadata journal takes so long),
-`stop`.
+`stop`. They say `blocking` and `unblocked`, `stalled` and `unstalled`.
+
+Sessions and terms last a few times as long as in production: a machine that stands still for three
+seconds ends none.
 """
 
 from __future__ import annotations
@@ -24,12 +27,15 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.raft.status import MetadataStatus
+from jetstream_server.metadata.raft.timings import RaftTimings
 from jetstream_server.metadata.state.changes import Change, NodeChanged
 from jetstream_server.replication.drivers.controller import Controller
+from jetstream_server.replication.sessions.lease import SessionSettings
 from jetstream_server.replication.sessions.node_session import NodeSession
 from tests.support import member_process
 from tests.support.member_process import configured, orders, say
@@ -37,13 +43,16 @@ from tests.support.member_process import configured, orders, say
 from .metadata_group import create, register
 
 LOOK_SECONDS = 0.002
+SESSION_SECONDS = 6.0
+SESSIONS = SessionSettings(timeout_us=6_000_000, lease_us=5_200_000, authority_us=2_000_000)
+TERMS = RaftTimings(election_min=4.0, election_max=6.0, leader_fallback=6.0)
 
 
 class Node:
     def __init__(self, config: MemberConfig) -> None:
         self.config = config
-        self.log = RaftMetadataLog(config, secrets.token_hex(4))
-        self.session = NodeSession(self.log)
+        self.log = RaftMetadataLog(replace(config, raft=TERMS), secrets.token_hex(4))
+        self.session = NodeSession(self.log, SESSIONS)
         self.controller = Controller(self.log, lambda: self.session.log_ends)
 
     async def run(self) -> None:
@@ -89,7 +98,7 @@ class Node:
     async def obey(self, words: list[str]) -> None:
         match words:
             case ["create", name, *replicas]:
-                await self.log.propose(create(name, *map(int, replicas)))
+                await self.log.propose(create(name, *map(int, replicas)), patience=60.0)
             case ["streams"]:
                 streams = self.log.registry.streams.values()
                 say("streams", leaders={stream.name: stream.leader for stream in streams})
@@ -98,7 +107,9 @@ class Node:
                 unfenced = sorted(node.node_id for node in nodes if not node.fenced)
                 say("state", held=self.session.lease_holds(), unfenced=unfenced)
             case ["block", seconds]:
+                say("blocking")
                 time.sleep(float(seconds))  # noqa: ASYNC251  # On purpose.
+                say("unblocked")
             case ["stall", seconds]:
                 os.fdatasync = stalling(float(seconds))
 
@@ -112,6 +123,7 @@ def stalling(seconds: float) -> Callable[[int], None]:
         say("stalled")
         time.sleep(seconds)
         fdatasync(descriptor)
+        say("unstalled")
 
     return stall
 

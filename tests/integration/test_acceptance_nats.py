@@ -21,7 +21,7 @@ from tests.support.nats_jwt import new_operator, new_user
 from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess, free_port_base
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 
 
 class ConfiguredServer(ServerProcess):

@@ -19,7 +19,7 @@ from tests.support.api import Api, answer_of, raw_nats
 from tests.support.fork_server import fork_server
 from tests.support.server import ServerProcess, free_port_base
 
-STOP_SECONDS = 20
+STOP_SECONDS = 60
 
 
 def started(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
@@ -160,7 +160,7 @@ def test_below_the_disk_reserve_appends_are_nacked_and_readyz_says_so(tmp_path: 
 def get(server: ServerProcess, path: str) -> tuple[int, str]:
     """Status and text."""
     try:
-        with urllib.request.urlopen(server.http + path, timeout=10) as answer:
+        with urllib.request.urlopen(server.http + path, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

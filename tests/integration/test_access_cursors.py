@@ -81,10 +81,10 @@ def test_whoever_only_reads_moves_and_deletes_no_cursor(
 def test_whoever_only_reads_steals_no_streams_from_a_consumer_group(
     reports: Client, billing: Client
 ) -> None:
-    with billing.consume_group("orders", "billing-workers", session_timeout=1.0) as member:
+    with billing.consume_group("orders", "billing-workers") as member:
         assert next(member).value == b"0"
         with pytest.raises(PermissionDeniedError, match=r"billing-workers.*`commit`"):
-            reports.consume_group("orders", "billing-workers", session_timeout=1.0)
+            reports.consume_group("orders", "billing-workers")
         assert len(reports.describe_group("billing-workers").members) == 1
         assert reports.describe_group("billing-workers").creator.startswith("user:billing")
 
@@ -97,21 +97,21 @@ def test_a_group_s_name_is_not_taken_for_other_streams_while_its_members_are_awa
     admin.add_acl(principal, "all", stream="mine*", subject="mine.>")
     with signed_in(server, admin, principal) as other:
         other.create_stream("mine", "mine.>")
-        with billing.consume_group("orders", "billing-nightly", session_timeout=1.0) as member:
+        with billing.consume_group("orders", "billing-nightly") as member:
             next(member)
             with pytest.raises(PermissionDeniedError, match="another consumer group") as refused:
-                other.consume_group("mine", "billing-nightly", session_timeout=1.0)
+                other.consume_group("mine", "billing-nightly")
             assert "orders" not in str(refused.value)
         with pytest.raises(PermissionDeniedError, match="another consumer group"):
-            other.consume_group("mine", "billing-nightly", session_timeout=1.0)
-        with billing.consume_group("orders", "billing-nightly", session_timeout=1.0) as member:
+            other.consume_group("mine", "billing-nightly")
+        with billing.consume_group("orders", "billing-nightly") as member:
             next(member)
-        other.consume_group("mine", "nightly", session_timeout=1.0).close()
+        other.consume_group("mine", "nightly").close()
         other.delete_stream("mine")
     # Whoever has the right on both may do it, and what is gone is in nobody's way.
     admin.create_stream("later", "later.>")
-    admin.consume_group("later", "nightly", session_timeout=1.0).close()
-    admin.consume_group("orders", "nightly", session_timeout=1.0).close()
+    admin.consume_group("later", "nightly").close()
+    admin.consume_group("orders", "nightly").close()
 
 
 def test_whoever_may_not_delete_a_consumer_group_does_not_learn_what_it_reads(
@@ -119,7 +119,7 @@ def test_whoever_may_not_delete_a_consumer_group_does_not_learn_what_it_reads(
 ) -> None:
     principal = f"user:other{next(NAMES)}"
     admin.add_acl(principal, "all", stream="mine*", subject="mine.>")
-    with billing.consume_group("orders", "billing-secret", session_timeout=1.0) as member:
+    with billing.consume_group("orders", "billing-secret") as member:
         next(member)
     with signed_in(server, admin, principal) as other:
         with pytest.raises(PermissionDeniedError, match="on all that it reads") as refused:
@@ -150,7 +150,7 @@ def test_a_name_that_the_rule_does_not_cover_is_another_s(admin: Client, billing
         with pytest.raises(PermissionDeniedError):
             billing.commit_cursor(name, "orders", 1)
         with pytest.raises(PermissionDeniedError):
-            billing.consume_group("orders", name, session_timeout=1.0)
+            billing.consume_group("orders", name)
     with pytest.raises(PermissionDeniedError):
         billing.delete_cursor("audit", "orders")
     for name in ("billing", "billing-2"):
@@ -283,7 +283,7 @@ def test_the_next_page_names_no_cursor_that_the_caller_may_not_see(
     ]
     stub = Stub("Cursors", api.channel)
     stub.CommitCursors(
-        cursors_pb2.CommitCursorsRequest(commits=commits), timeout=30, metadata=metadata
+        cursors_pb2.CommitCursorsRequest(commits=commits), timeout=60, metadata=metadata
     )
     token = admin.create_token("user:paged").text
     admin.add_acl("user:paged", "read", stream="orders", subject="orders.>")
@@ -291,7 +291,7 @@ def test_the_next_page_names_no_cursor_that_the_caller_may_not_see(
     while True:
         answer = stub.ListCursors(
             cursors_pb2.ListCursorsRequest(page=page),
-            timeout=30,
+            timeout=60,
             metadata=[("authorization", f"Bearer {token}")],
         )
         found += [cursor.name for cursor in answer.cursors]

@@ -295,7 +295,7 @@ def test_who_does_not_read_its_digest_keeps_nobody_from_theirs(server: SecuredSe
     ):
         *_, answer = api.cluster.DigestKeys(
             pb.DigestKeysRequest(stream=common_pb2.StreamRef(name="orders"), end_offset=60),
-            timeout=30,
+            timeout=60,
             metadata=[("authorization", f"Bearer {server.admin}")],
         )
     api.close()
@@ -306,6 +306,6 @@ def counted(server: SecuredServer, name: str) -> float:
     request = urllib.request.Request(
         f"{server.http}/metrics", headers={"Authorization": f"Bearer {server.admin}"}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         text: str = answer.read().decode()
     return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))

@@ -68,7 +68,7 @@ def fill(client: Client, name: str, count: int = 6) -> None:
 
 
 def records(client: Client, name: str) -> list[tuple[object, ...]]:
-    with client.consume(name, stop="latest", patience=10) as found:
+    with client.consume(name, stop="latest", patience=60) as found:
         return [(each.offset, each.timestamp_us, each.value, each.header_block) for each in found]
 
 

@@ -6,12 +6,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jetstream_client import Client
 from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import MANIFEST, back_up
 from jetstream_client.migration.parquet import manifest_of
 from tests.support import command
 from tests.support.overtaking import (
+    COMPACTED_SECONDS,
     create,
     overtake,
     publish,
@@ -19,6 +22,8 @@ from tests.support.overtaking import (
     wait_until_compacted,
 )
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def jetstream(server: ServerProcess, *arguments: str, code: int = 0) -> str:
@@ -28,7 +33,7 @@ def jetstream(server: ServerProcess, *arguments: str, code: int = 0) -> str:
 
 
 def view(client: Client, name: str) -> dict[bytes | None, bytes | None]:
-    found = client.consume(name, stop="latest", patience=10)
+    found = client.consume(name, stop="latest", patience=60)
     return {each.key: each.value for each in found}
 
 
@@ -115,7 +120,7 @@ def test_a_backup_that_may_have_missed_tombstones_is_refused(
 def wait_for_tombstones(client: Client, name: str, offset: int) -> None:
     """Until compaction has removed the tombstone of the key 7, and says that it did before the
     offset."""
-    deadline, number = time.monotonic() + 60, 0
+    deadline, number = time.monotonic() + COMPACTED_SECONDS, 0
     while client.fetch_batches(name, 0, max_bytes=1).tombstones_gone_below < offset or b"7" in view(
         client, name
     ):

@@ -18,7 +18,7 @@ from jetstream_client import Client
 from jetstream_client.cli.commands import backup as backup_command
 from jetstream_client.cli.commands import importing as importing_command
 from jetstream_client.migration import parquet
-from jetstream_client.migration.backup import MANIFEST, back_up, batch_files
+from jetstream_client.migration.backup import MANIFEST, FolderBackup, back_up
 from jetstream_client.migration.restore import restore
 from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.values.types import ClusterInfo
@@ -29,6 +29,7 @@ from jetstream_protocol.types import WallUs
 from tests.support import command
 from tests.support.fork_server import fork_server
 from tests.support.nats_server import NatsServer
+from tests.support.overtaking import COMPACTED_SECONDS
 from tests.support.server import ServerProcess, running_server
 
 RUN_CODE = [sys.executable, "-m", "tests.support.run_code"]
@@ -124,7 +125,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def values(client: Client, name: str) -> list[bytes | None]:
-    return [each.value for each in client.consume(name, stop="latest", patience=10)]
+    return [each.value for each in client.consume(name, stop="latest", patience=60)]
 
 
 def fill_segments(client: Client, name: str) -> None:
@@ -136,7 +137,7 @@ def fill_segments(client: Client, name: str) -> None:
 
 def wait_for_gap(client: Client, name: str, offset: int) -> int:
     """Until compaction has removed the batch at the offset; where the next one begins then."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + COMPACTED_SECONDS
     while (found := first_batch(client, name, offset).base_offset) == offset:
         assert time.monotonic() < deadline, "nothing is compacted"
         time.sleep(0.05)
@@ -150,7 +151,7 @@ def first_batch(client: Client, name: str, offset: int) -> BatchHeader:
 
 def latest(client: Client, name: str) -> dict[bytes | None, bytes | None]:
     """What a reader of a compacted stream ends with."""
-    found = client.consume(name, stop="latest", patience=10)
+    found = client.consume(name, stop="latest", patience=60)
     return {each.key: each.value for each in found}
 
 
@@ -246,6 +247,10 @@ def filled_singly(client: Client, name: str) -> None:
     client.create_stream(name, name)
     for value in _SOME:
         client.publish(name, value)
+
+
+def batch_files(folder: Path) -> list[Path]:
+    return [folder / name for name in FolderBackup(folder).names()]
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
@@ -360,6 +365,7 @@ def test_what_an_earlier_release_calls_incomplete_is_restored_if_a_run_had_ended
     assert restored(server, client, folder, "earlier-again") == _SOME
 
 
+@pytest.mark.timeout(900)
 def test_a_backup_of_a_compacted_stream_goes_on_whatever_gaps_its_files_begin_after(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:

@@ -40,7 +40,9 @@ def run(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("benchmark", "messages"), [("ingest", "50000"), ("read", "5000")])
+@pytest.mark.parametrize(
+    ("benchmark", "messages"), [("ingest", "20000"), pytest.param("read", "5000", marks=long)]
+)
 def test_a_benchmark_prints_both_rates_and_their_ratio(benchmark: str, messages: str) -> None:
     report = run(benchmark, "--pairs", "1", "--messages", messages, "--sizes", "16")
     (result,) = report["results"]
@@ -106,6 +108,7 @@ def test_publishing_is_measured_against_kafka(tmp_path: Path) -> None:
     assert min(result[side] for side in ("send", "many", "kafka")) > 0
 
 
+@long
 def test_commits_of_cursors_are_measured_by_what_they_take_of_the_node() -> None:
     report = run("cursors", "--cursors", "50", "--seconds", "1")
     assert [result["load"] for result in report["results"]] == ["shared", "single"]
@@ -166,6 +169,7 @@ def test_readers_at_the_head_are_measured_by_what_a_delivery_takes_of_the_server
             assert result[f"{side}_client_us"] > 0
 
 
+@long
 def test_the_data_plane_is_measured_against_a_bare_sendfile() -> None:
     report = run("raw", "--pairs", "1", "--seconds", "0.2")
     figures = {result["figure"]: result for result in report["results"]}

@@ -344,7 +344,7 @@ def test_progress_is_shown_to_a_person_on_standard_error(
                 shown += piece
         except OSError:  # Linux says so where others say the end.
             pass
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     os.close(ours)
     assert f"{COUNT}/{COUNT}".encode() in shown
 

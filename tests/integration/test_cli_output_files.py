@@ -13,6 +13,7 @@ import pytest
 
 from jetstream_client import Client
 from jetstream_client.cli.context_file import Context, ContextFile
+from jetstream_client.migration.whole_file import whole_file
 from tests.support import command
 from tests.support.server import ServerProcess
 
@@ -77,11 +78,18 @@ def test_a_pipe_and_a_device_are_written_to(
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
     write(server, kind, stream, pipe)
-    reader.join(30)
+    reader.join(60)
     assert pipe.is_fifo()
     check(kind, read[0])
     write(server, kind, stream, Path("/dev/null"))
     assert Path("/dev/null").is_char_device()
+
+
+def test_an_error_names_the_file_that_the_user_named(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "orders.jsonl"
+    with pytest.raises(FileNotFoundError) as raised, whole_file(path):
+        pass
+    assert raised.value.filename == str(path)
 
 
 def test_a_backup_must_be_a_file(server: ServerProcess, stream: str, tmp_path: Path) -> None:

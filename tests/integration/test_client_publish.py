@@ -26,7 +26,7 @@ from jetstream_client import (
     UnsupportedHeaderError,
     WrongStreamError,
 )
-from tests.support.lateness import Lateness
+from tests.support.api import raw_nats
 from tests.support.loops import on_loop
 from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess, running_server
@@ -62,9 +62,9 @@ def test_more_than_the_buffer_takes_is_published_at_once_and_in_order(
     values = [b"%06d" % number + bytes(1_000) for number in range(8_000)]
 
     async def scenario() -> None:
-        async with AsyncClient(server.grpc) as client, asyncio.timeout(60):
+        async with AsyncClient(server.grpc) as client, asyncio.timeout(240):
             await client.create_stream("bulk", "bulk")
-            await asyncio.gather(*(client.publish("bulk", each, timeout=50) for each in values))
+            await asyncio.gather(*(client.publish("bulk", each, timeout=240) for each in values))
             found: list[bytes | None] = []
             while len(found) < len(values):
                 found += (await client.fetch("bulk", len(found))).values()
@@ -75,10 +75,8 @@ def test_more_than_the_buffer_takes_is_published_at_once_and_in_order(
 
 
 def test_where_no_stream_listens_publishing_fails_at_once(client: Client) -> None:
-    began = time.monotonic()
     with pytest.raises(NoStreamError, match=r"'void\.x'"):
-        client.publish("void.x", b"lost", timeout=20)
-    assert time.monotonic() - began < 5
+        client.publish("void.x", b"lost", timeout=3600)  # No test waits for so long.
 
 
 def test_a_stream_made_after_a_failed_publish_is_found(client: Client) -> None:
@@ -126,7 +124,7 @@ def test_a_quiet_stream_is_not_waited_for(client: Client) -> None:
     assert client.publish("quiet.x", b"kept", ack_level="none").acks == ()
     client.create_stream("loud", "quiet.>")
     assert client.publish("quiet.x", b"both").stream == "loud"
-    assert client.fetch("quiet", max_wait=5.0).values()[0] == b"kept"
+    assert client.fetch("quiet", max_wait=60.0).values()[0] == b"kept"
 
 
 def test_without_acks_messages_are_stored_all_the_same(server: ServerProcess) -> None:
@@ -137,7 +135,7 @@ def test_without_acks_messages_are_stored_all_the_same(server: ServerProcess) ->
     with Client(server.grpc) as client:
         values: list[bytes | None] = []
         while len(values) < 100:
-            values += client.fetch("unacked", len(values), max_wait=5.0).values()
+            values += client.fetch("unacked", len(values), max_wait=60.0).values()
     assert values == [b"%d" % number for number in range(100)]
 
 
@@ -202,7 +200,7 @@ def test_a_message_larger_than_nats_takes_is_refused(client: Client) -> None:
 
 @on_loop
 async def test_thousands_in_flight_are_each_acknowledged_once(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc, in_flight_max=1000) as client:
+    async with AsyncClient(server.grpc, in_flight_max=1000, timeout=60) as client:
         await client.create_stream("many", "many.>")
         results = await asyncio.gather(
             *[client.publish("many.x", b"%d" % number) for number in range(5000)]
@@ -218,7 +216,7 @@ async def test_thousands_in_flight_are_each_acknowledged_once(server: ServerProc
 
 @on_loop
 async def test_a_cancelled_publish_gives_its_place_to_the_next(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc, in_flight_max=1) as client:
+    async with AsyncClient(server.grpc, in_flight_max=1, timeout=60) as client:
         await client.create_stream("places", "places.>")
         os.kill(server.pid, signal.SIGSTOP)
         try:
@@ -233,9 +231,7 @@ async def test_a_cancelled_publish_gives_its_place_to_the_next(server: ServerPro
         assert (await publishes[2]).stream == "places"
 
 
-def test_a_silent_server_leaves_the_outcome_unknown(
-    server: ServerProcess, lateness: Lateness
-) -> None:
+def test_a_silent_server_leaves_the_outcome_unknown(server: ServerProcess) -> None:
     with Client(server.grpc) as client:
         client.create_stream("silent", "silent.>")
         client.publish("silent.x", b"before")
@@ -243,8 +239,8 @@ def test_a_silent_server_leaves_the_outcome_unknown(
         try:
             began = time.monotonic()
             with pytest.raises(UnknownOutcomeError, match="may or may not have been stored"):
-                client.publish("silent.x", b"maybe", timeout=0.3)
-            assert 0.25 < time.monotonic() - began < 2 + lateness.since(began)
+                client.publish("silent.x", b"maybe", timeout=1.0)
+            assert time.monotonic() - began > 0.9
         finally:
             os.kill(server.pid, signal.SIGCONT)
         assert client.publish("silent.x", b"after").offset >= 1
@@ -258,12 +254,14 @@ def test_what_a_server_had_before_it_died_stays_unknown_although_it_is_published
         running_server(tmp_path / "data", "--nats", nats.url) as server,
         Client(server.grpc) as client,
         ThreadPoolExecutor(1) as thread,
+        raw_nats(nats.url) as listener,
     ):
         client.create_stream("doubt", "doubt.>")
         client.publish("doubt.x", b"before")
+        listener.subscribe("doubt.x")
         os.kill(server.pid, signal.SIGSTOP)
         outcome = thread.submit(client.publish, "doubt.x", b"maybe", msg_id="1", timeout=4)
-        time.sleep(0.5)
+        assert listener.message()[1].endswith(b"maybe")
         server.kill()
         with pytest.raises(UnknownOutcomeError, match="may or may not have been stored"):
             outcome.result()
@@ -276,8 +274,10 @@ def test_closing_tells_those_who_wait_that_nothing_is_known(server: ServerProces
         await client.publish("closing.x", b"1")
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            waiting = asyncio.ensure_future(client.publish("closing.x", b"2"))
-            await asyncio.sleep(0.1)
+            with raw_nats(server.nats) as listener:
+                listener.subscribe("closing.x")
+                waiting = asyncio.ensure_future(client.publish("closing.x", b"2"))
+                await asyncio.to_thread(listener.message)
             await client.aclose()
             with pytest.raises(UnknownOutcomeError, match="closed"):
                 await waiting
@@ -288,7 +288,7 @@ def test_closing_tells_those_who_wait_that_nothing_is_known(server: ServerProces
 
 
 def test_without_nats_nothing_is_sent(server: ServerProcess) -> None:
-    with Client(server.grpc, nats="nats://user:secret@127.0.0.1:1", timeout=1) as client:
+    with Client(server.grpc, nats="nats://user:secret@127.0.0.1:1", timeout=60) as client:
         client.create_stream("unsent", "unsent.>")
         with pytest.raises(UnavailableError, match="cannot connect to NATS") as caught:
             client.publish("unsent.x", b"1")
@@ -297,33 +297,38 @@ def test_without_nats_nothing_is_sent(server: ServerProcess) -> None:
 
 
 SLOW_IMPORT = """
-import asyncio, sys, time
+import asyncio, sys, threading, time
 from jetstream_client import AsyncClient
 
+HOUR = 3600.0
+late, turned = [0.0], threading.Event()
+
 class Slow:
+    # The import takes an hour by the loop's clock, in which the loop turns.
     def find_spec(self, name, path=None, target=None):
-        if name == "nats":
-            time.sleep(3.0)
+        if name == "nats" and not late[0]:
+            turned.clear()
+            assert turned.wait(60), "the loop stands still"
+            late[0] = HOUR
 
 sys.meta_path.insert(0, Slow())
 
 async def main():
-    turns = 0
+    asyncio.get_running_loop().time = lambda: time.monotonic() + late[0]
 
     async def turn():
-        nonlocal turns
         while True:
             await asyncio.sleep(0.01)
-            turns += 1
+            turned.set()
 
     turning = asyncio.create_task(turn())
-    async with AsyncClient(sys.argv[1]) as client:
+    async with AsyncClient(sys.argv[1], timeout=60) as client:
         if sys.argv[2] == "plain":
-            print((await client.publish("imported.x", b"v", timeout=2.5)).offset)
+            print((await client.publish("imported.x", b"v", timeout=60)).offset)
         else:
-            async with client.publisher("imported.x", delivery_timeout=2.5) as publisher:
+            async with client.publisher("imported.x", delivery_timeout=60) as publisher:
                 print((await (await publisher.send(b"v"))).offset)
-    assert turns > 20, turns
+    assert late[0]
     turning.cancel()
 
 asyncio.run(main())

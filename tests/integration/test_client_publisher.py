@@ -43,7 +43,7 @@ def values(client: Client, stream: str) -> list[bytes | None]:
 
 
 def test_every_record_has_its_offset(client: Client, stream: str) -> None:
-    with client.publisher(f"{stream}.eu") as publisher:
+    with client.publisher(f"{stream}.eu", linger=0.5) as publisher:
         sent = [publisher.send(b"%d" % number) for number in range(5000)]
         assert sent[4321].result().offset == 4321
     assert [delivery.result(0).offset for delivery in sent] == list(range(5000))
@@ -53,7 +53,7 @@ def test_every_record_has_its_offset(client: Client, stream: str) -> None:
     assert len(client.fetch(stream, max_bytes=2**30).chunks) < 50
 
 
-PATIENT = 30.0
+PATIENT = 3600.0
 """A linger that nobody sits through."""
 
 
@@ -62,12 +62,10 @@ def test_who_waits_for_a_delivery_does_not_wait_for_the_linger(
     client: Client, stream: str, wait: str
 ) -> None:
     with client.publisher(f"{stream}.eu", linger=PATIENT) as publisher:
-        begun = time.monotonic()
         if wait == "many":
             assert publisher.publish_many([b"1", b"2"]).result().count == 2
         else:
             getattr(publisher.send(b"1"), wait)()
-        assert time.monotonic() - begun < PATIENT / 3
 
 
 @on_loop
@@ -75,10 +73,8 @@ async def test_who_awaits_a_delivery_does_not_wait_for_the_linger(server: Server
     async with AsyncClient(server.grpc) as client:
         await client.create_stream("awaited", "awaited.>")
         async with client.publisher("awaited.x", linger=PATIENT) as publisher:
-            begun = time.monotonic()
             assert (await (await publisher.send(b"1"))).offset == 0
             assert (await (await publisher.publish_many([b"2"]))).offset == 1
-            assert time.monotonic() - begun < PATIENT / 3
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
@@ -103,7 +99,7 @@ def test_many_records_keep_their_header_blocks(client: Client, stream: str) -> N
     blocks = [b"NATS/1.0\r\na: %d\r\n\r\n" % number if number % 2 else b"" for number in range(4)]
     values = [b"%d" % number for number in range(4)]
     with client.publisher(f"{stream}.x", max_bytes=40) as publisher:
-        first = publisher.publish_many(values, header_blocks=blocks).result(30).offset
+        first = publisher.publish_many(values, header_blocks=blocks).result(60).offset
         with pytest.raises(InvalidRequestError, match="4 values and 1 header"):
             publisher.publish_many(values, header_blocks=[b""])
     read = list(client.fetch(stream, first))
@@ -117,7 +113,7 @@ def test_many_records_at_once_are_one_future_a_batch(client: Client, stream: str
         publisher.send(b"before")
         delivery = publisher.publish_many(many, keys)
         publisher.send(b"after")
-        result = delivery.result(30)
+        result = delivery.result(60)
     assert 1 < len(delivery) < 20
     assert [part.result().count for part in delivery] == [part.count for part in result.parts]
     assert (result.count, result.offset) == (50_000, 1)
@@ -179,7 +175,7 @@ def test_what_no_batch_holds_is_refused_at_once(client: Client, stream: str) -> 
         with pytest.raises(MessageTooLargeError):
             publisher.publish_many([b"1", bytes(1024 * 1024)])
         largest = publisher.send(bytes(1000 * 1024))
-        assert largest.result(30).offset == 0
+        assert largest.result(60).offset == 0
 
 
 @pytest.mark.parametrize(
@@ -191,7 +187,7 @@ def test_headers_for_the_server_cannot_travel_in_a_batch(
     with client.publisher(f"{stream}.x") as publisher:
         with pytest.raises(InvalidRequestError, match="cannot travel in a batch"):
             publisher.send(b"1", headers=headers)
-        publisher.send(b"2", headers={"Nats-Other": "fine"}).result(30)
+        publisher.send(b"2", headers={"Nats-Other": "fine"}).result(60)
 
 
 WRONG: list[Any] = [5, 1.5, True, [65, 66], (b"a",), {"id": 1}, datetime.now(UTC), range(3)]
@@ -215,7 +211,7 @@ def test_what_is_neither_bytes_nor_text_is_refused_wherever_it_is_given(
                 name = type(wrong).__name__
                 with pytest.raises(TypeError, match=rf"must be bytes, .*, str or None, not {name}"):
                     attempt()
-        publisher.send(b"end").result(30)
+        publisher.send(b"end").result(60)
     assert [message.value for message in client.fetch(stream)] == [b"end"]
 
 
@@ -227,10 +223,25 @@ def test_each_kind_of_bytes_and_text_is_stored_alike_whichever_way_it_is_given(
     with client.publisher(subject) as publisher:
         for each in kinds:
             client.publish(subject, each, key=each)
-            publisher.send(each, each).result(30)
-        publisher.publish_many(kinds, kinds).result(30)
+            publisher.send(each, each).result(60)
+        publisher.publish_many(kinds, kinds).result(60)
     stored = [(message.key, message.value) for message in client.fetch(stream)]
     assert stored == [(b"\xc3\xa9", b"\xc3\xa9")] * 12
+
+
+def test_many_records_may_come_from_a_generator(client: Client, stream: str) -> None:
+    with client.publisher(f"{stream}.x") as publisher:
+        many = publisher.publish_many((str(each) for each in range(3)), iter("abc"))
+        assert many.result(30).count == 3
+        blocks = (b"" for _ in range(2))
+        assert (
+            publisher.publish_many(iter([b"3", b"4"]), header_blocks=blocks).result(30).count == 2
+        )
+    with client.publisher(f"{stream}.x", value_serializer=str) as publisher:
+        publisher.publish_many(range(5, 7)).result(30)
+        with pytest.raises(TypeError, match="one value a record"):
+            publisher.publish_many({"id": 1})  # type: ignore[arg-type]
+    assert client.fetch(stream).values() == [b"%d" % each for each in range(7)]
 
 
 def test_wrong_values_are_refused_before_they_spoil_a_batch(client: Client, stream: str) -> None:
@@ -242,7 +253,7 @@ def test_wrong_values_are_refused_before_they_spoil_a_batch(client: Client, stre
             publisher.publish_many(["\ud800"])
         with pytest.raises(InvalidRequestError, match="2 values and 1 keys"):
             publisher.publish_many([b"1", b"2"], [b"k"])
-        assert publisher.send(b"fine").result(30).offset == 0
+        assert publisher.send(b"fine").result(60).offset == 0
 
 
 def test_a_subject_without_a_stream_is_said_at_once(client: Client) -> None:
@@ -256,7 +267,7 @@ def test_several_streams_of_a_subject_all_store_each_batch(client: Client, strea
     client.create_stream(f"{stream}-2", f"{stream}.*")
     client.publish(f"{stream}.x", b"earlier")
     with client.publisher(f"{stream}.x") as publisher:
-        result = publisher.send(b"1").result(30)
+        result = publisher.send(b"1").result(60)
         publisher.publish_many([b"2", b"3"])
     assert sorted(ack.stream for ack in result.acks) == [stream, f"{stream}-2"]
     for name in (stream, f"{stream}-2"):
@@ -265,10 +276,10 @@ def test_several_streams_of_a_subject_all_store_each_batch(client: Client, strea
 
 def test_a_stream_made_meanwhile_is_noticed(client: Client, stream: str) -> None:
     with client.publisher(f"{stream}.x") as publisher:
-        assert len(publisher.send(b"1").result(30).acks) == 1
+        assert len(publisher.send(b"1").result(60).acks) == 1
         client.create_stream(f"{stream}-2", f"{stream}.*")
-        deadline = time.monotonic() + 30
-        while len(publisher.send(b"2").result(30).acks) < 2:
+        deadline = time.monotonic() + 60
+        while len(publisher.send(b"2").result(60).acks) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.05)
     assert values(client, stream)[0] == b"1"
@@ -278,7 +289,7 @@ def test_a_stream_made_meanwhile_is_noticed(client: Client, stream: str) -> None
 def test_a_stream_with_acks_by_envelope_acknowledges_batches(client: Client) -> None:
     client.create_stream("enveloped", "enveloped.>", acks="envelope")
     with client.publisher("enveloped.x") as publisher:
-        assert publisher.send(b"1").result(30).offset == 0
+        assert publisher.send(b"1").result(60).offset == 0
 
 
 def test_streams_of_a_group_cannot_have_a_publisher(client: Client) -> None:
@@ -290,10 +301,10 @@ def test_streams_of_a_group_cannot_have_a_publisher(client: Client) -> None:
 
 def test_a_stream_deleted_meanwhile_ends_the_publisher(client: Client, stream: str) -> None:
     publisher = client.publisher(f"{stream}.x")
-    publisher.send(b"1").result(30)
+    publisher.send(b"1").result(60)
     client.delete_stream(stream)
     with pytest.raises((NoStreamError, UnknownOutcomeError)):
-        publisher.send(b"2").result(30)
+        publisher.send(b"2").result(60)
     with pytest.raises(NoStreamError):
         publisher.send(b"3")
     publisher.close()
@@ -307,7 +318,7 @@ def test_a_failure_nobody_asked_about_is_raised_at_the_end(own_server: ServerPro
         own_server.kill()
         asked = publisher.send(b"2")
         with pytest.raises((UnavailableError, UnknownOutcomeError)):
-            asked.result(30)
+            asked.result(60)
         publisher.flush()
         unasked = publisher.send(b"3")
         with pytest.raises((UnavailableError, UnknownOutcomeError)):
@@ -323,7 +334,7 @@ def test_a_failure_nobody_asked_about_is_raised_after_any_number_of_others(
     publisher = client.publisher(f"{stream}.x", linger=0)
     for _ in range(120):  # More than are remembered.
         with pytest.raises(StreamReadonlyError):
-            publisher.send(b"seen").result(30)
+            publisher.send(b"seen").result(60)
     publisher.send(b"unseen")
     with pytest.raises(StreamReadonlyError):
         publisher.flush()
@@ -356,9 +367,14 @@ def test_who_gives_up_waiting_has_not_seen_the_failure(own_server: ServerProcess
         publisher.flush()
         own_server.kill()
         for wait in ("result", "exception"):
-            delivery = publisher.send(b"1")
-            with pytest.raises(TimeoutError):
-                getattr(delivery, wait)(0.01)
+            while True:
+                delivery = publisher.send(b"1")
+                try:
+                    getattr(delivery, wait)(0.01)
+                except TimeoutError:
+                    break
+                except (UnavailableError, UnknownOutcomeError):
+                    pass  # The machine stood still for longer than the delivery may take.
             with pytest.raises((UnavailableError, UnknownOutcomeError)):
                 publisher.flush()
             assert delivery.exception(0) is not None
@@ -373,11 +389,21 @@ async def test_who_is_cancelled_while_it_waits_has_not_seen_the_failure(
     async with AsyncClient(own_server.grpc) as client:
         await client.create_stream("orders", "orders.>")
         publisher = client.publisher("orders.x", delivery_timeout=1.0)
-        await (await publisher.send(b"0"))
+        while True:
+            try:
+                await (await publisher.send(b"0"))
+                break
+            except (UnavailableError, UnknownOutcomeError):
+                pass  # The machine stood still for longer than the delivery may take.
         own_server.kill()
-        delivery = await publisher.send(b"1")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(delivery, 0.01)
+        while True:
+            delivery = await publisher.send(b"1")
+            try:
+                await asyncio.wait_for(delivery, 0.01)
+            except TimeoutError:
+                break
+            except (UnavailableError, UnknownOutcomeError):
+                pass  # The machine stood still for longer than the delivery may take.
         with pytest.raises((UnavailableError, UnknownOutcomeError)):
             await publisher.aclose()
 
@@ -386,7 +412,7 @@ def test_what_is_not_acknowledged_in_time_is_unknown_and_the_next_goes_on(
     own_server: ServerProcess,
 ) -> None:
     own_server.start()
-    with Client(own_server.grpc, timeout=30) as client:
+    with Client(own_server.grpc, timeout=60) as client:
         client.create_stream("orders", "orders.>")
         with client.publisher("orders.x", delivery_timeout=2.0) as publisher:
             publisher.flush()
@@ -419,8 +445,9 @@ def test_closing_the_client_sends_what_its_publishers_hold(
 
 
 def test_a_fork_is_told_to_make_its_own(client: Client, stream: str) -> None:
-    with client.publisher(f"{stream}.x") as publisher:
-        publisher._process = -1  # As it is in a fork, without leaving one behind in this suite.
+    with client.publisher(f"{stream}.x") as publisher, pytest.MonkeyPatch.context() as fork:
+        # As it is in a fork, without leaving one behind in this suite.
+        fork.setattr(client._thread, "_process", -1)
         with pytest.raises(InvalidRequestError, match="fork"):
             publisher.send(b"1")
         with pytest.raises(InvalidRequestError, match="fork"):
@@ -483,7 +510,7 @@ def test_the_same_producer_id_again_is_recognised(client: Client, stream: str) -
     for attempt in (False, True):
         publisher = client.publisher(f"{stream}.x", linger=0, producer_id=77)
         with publisher:
-            results = [publisher.publish_many([b"a", b"b"]).result(30) for _ in range(3)]
+            results = [publisher.publish_many([b"a", b"b"]).result(60) for _ in range(3)]
         assert [part.offset for part in results] == [0, 2, 4]
         assert all(part.parts[0].duplicate is attempt for part in results)
     assert values(client, stream) == [b"a", b"b"] * 3
@@ -523,14 +550,14 @@ def test_batches_are_split_where_the_next_nats_server_takes_less(tmp_path: Path)
             assert publisher.batch_bytes > 900_000
             nats.kill()
             # What was written to the lost connection would have an unknown outcome.
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while not client._client._publisher.why_lost:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             sent = publisher.publish_many(sending)  # Two full batches.
             nats.config = "max_payload: 64KB"
             nats.start()
-            offsets = sent.result(30.0).offsets
+            offsets = sent.result(60).offsets
             assert publisher.batch_bytes < 64 * 1024
             with pytest.raises(MessageTooLargeError):
                 publisher.send(b"x" * 70_000)

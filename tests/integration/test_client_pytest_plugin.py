@@ -133,8 +133,13 @@ def test_ctrl_c_while_a_server_starts_leaves_no_server_behind(
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_text("a file where a folder should be")
-    with pytest.raises(RuntimeError, match="did not become ready"), EphemeralServer(data):
+    data.with_name("data.log").write_text("of an earlier start\n")
+    with (
+        pytest.raises(RuntimeError, match=r"did not become ready in \d+ s. Its log") as raised,
+        EphemeralServer(data),
+    ):
         pass
+    assert "earlier" not in str(raised.value)
 
 
 def test_without_the_server_the_error_names_the_command(

@@ -31,7 +31,7 @@ def filled(server: ServerProcess) -> str:
     """A stream of COUNT numbered records on three subjects, in many batches."""
 
     async def fill() -> None:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             await client.create_stream("filled", "filled.*")
             for start in range(0, COUNT, 5000):
                 await asyncio.gather(
@@ -135,7 +135,7 @@ def test_a_scan_left_in_the_middle_stops_fetching(client: Client, filled: str) -
 def test_a_stop_that_the_log_does_not_reach_is_an_error_not_a_wait(
     client: Client, filled: str
 ) -> None:
-    scan = client.scan(filled, COUNT - 5, COUNT + 5, patience=0.3)
+    scan = client.scan(filled, COUNT - 5, COUNT + 5, patience=1.0)
     with pytest.raises(UnavailableError, match="no record"):
         list(scan)
     with pytest.raises(OffsetOutOfRangeError):

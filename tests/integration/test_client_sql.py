@@ -59,6 +59,11 @@ def test_parameters_are_given_beside_the_query(
     assert table.to_pylist() == [{"price": 7.5}]
 
 
+def test_parameters_in_the_place_of_the_start_are_refused(client: Client) -> None:
+    with pytest.raises(TypeError, match="parameters="):
+        client.sql("select ?", [1])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("parameters", [None, [], [1, 2], {"other": 1}])
 def test_parameters_that_do_not_fit_the_query_are_an_error_of_it(
     client: Client, bought: str, parameters: object
@@ -123,5 +128,5 @@ def test_closing_the_client_ends_it(server: ServerProcess, bought: str) -> None:
         client.sql(ENDLESS)
     closing.join()
     for thread in threads():
-        thread.join(30)
+        thread.join(60)
     assert threads() == []

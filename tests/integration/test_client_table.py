@@ -16,6 +16,7 @@ from jetstream_client import (
     UnavailableError,
 )
 from tests.support.loops import on_loop
+from tests.support.overtaking import COMPACTED_SECONDS
 from tests.support.server import ServerProcess
 
 
@@ -70,7 +71,7 @@ def test_a_table_may_be_walked_over_while_it_grows(client: Client) -> None:
         thread = threading.Thread(target=grow, daemon=True)
         thread.start()
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while len(table) < 2000:
                 assert time.monotonic() < deadline
                 assert all(value == b"v" for value in table.values())
@@ -86,7 +87,7 @@ def test_a_table_of_a_deleted_stream_raises_instead_of_growing_old(client: Clien
         table.wait_until_current()
         client.delete_stream("doomed")
         with pytest.raises(StreamNotFoundError):
-            watched_for(table, seconds=20.0)
+            watched_for(table, seconds=60.0)
 
 
 def test_a_closed_table_says_so(client: Client) -> None:
@@ -106,7 +107,7 @@ async def test_the_asynchronous_table(server: ServerProcess) -> None:
         await client.create_stream("async-prices", "async-prices.>")
         await client.publish("async-prices.x", b"1", key="k")
         async with client.table("async-prices") as table:
-            await table.wait_until_current(timeout=30)
+            await table.wait_until_current(timeout=60)
             assert table["k"] == b"1"
             await client.publish("async-prices.x", b"2", key="k")
             await table.wait_until_current()
@@ -115,7 +116,7 @@ async def test_the_asynchronous_table(server: ServerProcess) -> None:
 
 def test_a_table_goes_on_when_its_server_is_back(own_server: ServerProcess) -> None:
     own_server.start()
-    with Client(own_server.grpc, timeout=2.0) as client:
+    with Client(own_server.grpc, timeout=60) as client:
         client.create_stream("prices", "prices.>")
         client.publish("prices.x", b"1", key="k")
         with client.table("prices") as table:
@@ -127,7 +128,7 @@ def test_a_table_goes_on_when_its_server_is_back(own_server: ServerProcess) -> N
             own_server.start()
             with Client(own_server.grpc) as other:
                 other.publish("prices.x", b"2", key="k")
-            table.wait_until_current(timeout=40)
+            table.wait_until_current(timeout=60)
             assert table["k"] == b"2"
 
 
@@ -156,25 +157,28 @@ async def test_the_asynchronous_table_has_what_is_stored_too(server: ServerProce
 
 def test_a_table_says_when_no_server_answers_any_more(own_server: ServerProcess) -> None:
     own_server.start()
-    with Client(own_server.grpc, timeout=2.0) as client:
+    with (
+        Client(own_server.grpc, timeout=60) as client,
+        Client(own_server.grpc, timeout=2.0) as hasty,
+    ):
         client.create_stream("prices", "prices.>")
         client.publish("prices.x", b"1", key="k")
         with client.table("prices") as table, client.table("prices", stale_after=5.0) as strict:
             assert table.is_current
             own_server.kill()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while table.is_current:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             assert (table["k"], table.lag) == (b"1", 0)
             assert "no server has answered since 20" in repr(table)
             with pytest.raises(UnavailableError, match="no server has answered since"):
-                watched_for(strict, seconds=10)
+                watched_for(strict, seconds=60)
             with pytest.raises(UnavailableError):
-                client.table("prices")
+                hasty.table("prices")
             own_server.start()
-            table.wait_until_current(timeout=40)
-            strict.wait_until_current(timeout=40)
+            table.wait_until_current(timeout=60)
+            strict.wait_until_current(timeout=60)
             assert (table.is_current, strict["k"]) == (True, b"1")
 
 
@@ -193,7 +197,7 @@ def test_tables_and_scans_of_a_compacted_stream_have_every_key_s_last_value(
             values = [b"%d" % number + bytes(500) for _ in range(keys)]
             publisher.publish_many(values, [b"k%d" % key for key in range(keys)])
         publisher.send(None, key=b"k0")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + COMPACTED_SECONDS
     while compacted_to(client, "kept") < keys * rounds // 2:
         assert time.monotonic() < deadline, "it is not compacted"
         time.sleep(0.05)

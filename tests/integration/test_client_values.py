@@ -53,6 +53,16 @@ def test_a_serialiser_serves_whole_lists_and_its_failure_is_the_callers(client: 
     assert [message.json() for message in client.fetch("lists")] == [1, [2], None, "text"]
 
 
+def test_a_serialiser_of_keys_serves_every_way_to_send(client: Client) -> None:
+    client.create_stream("keyed", "keyed")
+    with client.publisher("keyed", key_serializer=str) as publisher:
+        publisher.send("a", key=7).result()
+        publisher.publish_many(["b", "c", "d"], keys=iter([8, None, 0])).result()
+    assert client.fetch("keyed").keys() == [b"7", b"8", None, b"0"]
+    with client.table("keyed", key_deserializer=int) as table:
+        assert table.snapshot() == {7: b"a", 8: b"b", 0: b"d"}
+
+
 def test_a_consumer_hands_out_what_the_deserialisers_make(client: Client) -> None:
     with client.consume(
         "orders", stop="latest", key_deserializer=int, value_deserializer=json.loads
@@ -141,7 +151,7 @@ def test_a_paused_reader_waits_until_another_thread_resumes_it(client: Client) -
         assert reader.is_alive()
         assert found == []
         consumer.resume()
-        reader.join(timeout=10)
+        reader.join(timeout=60)
         assert found == [1, 2, 3, 4, 5]
 
 

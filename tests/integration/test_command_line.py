@@ -8,7 +8,6 @@ import json
 import os
 import pty
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -28,6 +27,8 @@ from tests.support.server import ServerProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = [sys.executable, "-m", "jetstream_client"]
+IMPORTS_MAX = 400
+"""Modules for a command that asks nobody, Python's own among them: 230 when this was written."""
 
 
 @pytest.fixture
@@ -268,11 +269,11 @@ def test_lines_are_stored_as_they_come_and_ctrl_c_ends_it(
         assert publishing.stderr is not None
         publishing.stdin.write(b"one\n")
         publishing.stdin.flush()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while values_of(jetstream, "slow") != ["one"]:
             assert time.monotonic() < deadline
         publishing.send_signal(signal.SIGINT)
-        assert publishing.wait(10) == 130
+        assert publishing.wait(60) == 130
         assert publishing.stderr.read() == b""
 
 
@@ -307,6 +308,11 @@ def test_fetch_takes_offsets_bounds_and_times(jetstream: Run) -> None:
     assert offsets("--offset", "latest") == []
     assert offsets("--offset", "2020-01-01T00:00:00Z", "--max", "1") == [0]
     assert offsets("--offset", "20") == []
+    odd = "note: ranges takes ranges.>: nothing fits range.>\n"
+    found = jetstream("fetch", "ranges", "--filter", "range.>")
+    assert (found.stdout, found.stderr) == ("", odd)
+    for fitting in ("*.y", "ranges.x"):
+        assert jetstream("fetch", "ranges", "--filter", fitting).stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -359,7 +365,7 @@ def test_follow_prints_what_comes_until_ctrl_c(jetstream: Run, environment: dict
         jetstream("publish", "followed.x", "after")
         assert json.loads(follower.stdout.readline())["value"] == "after"
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(10) == 130
+        assert follower.wait(60) == 130
         assert follower.stderr.read() == ""
 
 
@@ -368,7 +374,7 @@ def test_follow_outlasts_a_time_without_a_server(own_server: ServerProcess) -> N
     with Client(own_server.grpc) as client:
         client.create_stream("away", "away.>")
         client.publish("away.x", "1")
-    command = [*COMMAND, "fetch", "away", "--follow", "--json", "--timeout", "0.5"]
+    command = [*COMMAND, "fetch", "away", "--follow", "--json", "--timeout", "1"]
     with fork_server.start(
         [*command, "--server", own_server.grpc], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as follower:
@@ -377,15 +383,16 @@ def test_follow_outlasts_a_time_without_a_server(own_server: ServerProcess) -> N
         assert json.loads(follower.stdout.readline())["value"] == "1"
         own_server.kill()
         assert follower.stderr.readline().startswith("waiting for a server: ")
-        time.sleep(2)  # Several attempts.
+        time.sleep(2.5)  # Several attempts.
         own_server.start()
         with Client(own_server.grpc) as client:
             client.publish("away.x", "2")
         row = json.loads(follower.stdout.readline())
         assert (row["offset"], row["value"]) == (1, "2")
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(10) == 130
-        assert follower.stderr.read() == ""
+        assert follower.wait(60) == 130
+        said = follower.stderr.read().splitlines()  # Again, if the machine stood still.
+        assert all(line.startswith("waiting for a server: ") for line in said)
 
 
 def test_follow_stops_at_max(jetstream: Run) -> None:
@@ -411,7 +418,7 @@ def test_a_reader_that_leaves_ends_it_quietly(
         assert fetching.stderr is not None
         fetching.stdout.readline()
         fetching.stdout.close()
-        assert fetching.wait(10) == 141
+        assert fetching.wait(60) == 141
         assert fetching.stderr.read() == b""
 
 
@@ -450,7 +457,7 @@ def test_closed_standard_streams_are_no_error_of_ours(
         stdout=subprocess.DEVNULL,
         text=True,
         env=environment,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == code, done
     assert "Traceback" not in done.stderr
@@ -463,7 +470,7 @@ def test_an_output_that_lacks_a_letter_gets_an_escape(
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for arguments in (["publish", "letters.x", "é", "--key", "ü"], ["fetch", "letters"]):
         done = subprocess.run(
-            [*COMMAND, *arguments], env=environment | ascii_only, capture_output=True, timeout=30
+            [*COMMAND, *arguments], env=environment | ascii_only, capture_output=True, timeout=60
         )
         assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.endswith(rb"letters.x  \xfc  \xe9" + b"\n")
@@ -497,7 +504,7 @@ def on_a_terminal(
             except OSError:  # Linux says EIO when the last process has closed the terminal.
                 break
             shown += chunk
-        process.wait(10)
+        process.wait(60)
     os.close(primary)
     return shown.decode()
 
@@ -586,7 +593,7 @@ def test_on_a_narrow_terminal_headings_and_numbers_stay_whole(
     shown = on_a_terminal(listing, environment, columns=columns)
     words = re.sub(r"\x1b\[\d*m", "", shown).split()
     assert {"SUBJECT", "REPLICAS", "STATE", "narrow", "1/1"} <= set(words)
-    assert (subject in words) is (columns != 90)
+    assert (subject in words) is (columns in (30, 200))  # Else it is folded.
     jetstream("stream", "delete", "narrow", "--yes")
 
 
@@ -688,15 +695,13 @@ def test_a_path_without_a_log_is_wrong_usage(jetstream: Run, tmp_path: Path) -> 
     )
 
 
-def test_it_starts_quickly(environment: dict[str, str]) -> None:
-    def seconds() -> float:
-        """Of processor time: what it takes on the wall is the machine's affair."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*COMMAND, "--version"], env=environment, check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert min(seconds() for _ in range(3)) < 1.0
+def test_it_starts_with_few_imports(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "jetstream_client", "--version"]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    assert "typer" in imported
+    assert not {"grpc", "nats", "pyarrow", "duckdb"} & set(imported)
+    assert len(imported) < IMPORTS_MAX
 
 
 @pytest.mark.parametrize(
@@ -753,6 +758,6 @@ def test_what_is_piped_in_pieces_of_characters_is_text(
             process.stdin.flush()
             time.sleep(0.5)
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     rows = objects(jetstream("fetch", "pieces", "--json"))
     assert [row["value"] for row in rows] == ["one ü", "two €"]

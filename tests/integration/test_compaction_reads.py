@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from jetstream_client import Client
 from jetstream_protocol.batch import iterate
 from tests.support import overtaking
 from tests.support.api import Api, DataPlane
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.timeout(900)
 
 KEYS = 50
 VALUE = bytes(700)
@@ -53,7 +57,7 @@ def test_readers_see_every_key_while_segments_are_swapped(
             while not stop.is_set():
                 assert len(whole_table(plane, "swapped")) == KEYS
                 readings += 1
-                stop.wait(0.01)  # A pass needs the processor, too.
+                stop.wait(0.1)  # A pass needs the processor, too.
         except BaseException as error:  # noqa: BLE001  Handed to the test's own thread.
             failures.append(error)
         finally:
@@ -63,9 +67,9 @@ def test_readers_see_every_key_while_segments_are_swapped(
     reader.start()
     passes = set()
     rounds = 1
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + overtaking.COMPACTED_SECONDS
     try:
-        while len(passes) < 3 and time.monotonic() < deadline and not failures:
+        while len(passes) < 2 and time.monotonic() < deadline and not failures:
             fill(client, "swapped", 5, start=rounds)
             rounds += 5
             found = client.describe_stream("swapped").compaction
@@ -75,9 +79,9 @@ def test_readers_see_every_key_while_segments_are_swapped(
             time.sleep(0.5)
     finally:
         stop.set()
-        reader.join(30)
+        reader.join(60)
     assert failures == []
-    assert len(passes) == 3
+    assert len(passes) == 2
     assert readings > 1
     plane = DataPlane(server.data_address)
     final = whole_table(plane, "swapped")
@@ -90,13 +94,15 @@ def test_a_decoded_fetch_goes_on_where_nothing_is_left(
 ) -> None:
     client.create_stream("emptied", "emptied", segment_bytes=65_536, compact=True, flush="none")
     fill(client, "emptied", 12)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + overtaking.COMPACTED_SECONDS
     while time.monotonic() < deadline:
         found = client.describe_stream("emptied").compaction
         assert found is not None
         if found.cleaned_to > 200:
             break
         time.sleep(0.05)
+    else:
+        raise AssertionError("nothing was compacted")
     api = Api(server.grpc)
     offset, seen, answers_without = 0, {}, 0
     while offset < 12 * KEYS:
@@ -115,7 +121,7 @@ def test_a_reader_that_stops_at_latest_and_is_overtaken_misses_no_key(client: Cl
     overtaking.create(client, "overtaken")
     overtaking.publish(client, "overtaken", 0, 600)
     scan = client.scan("overtaken")
-    with client.consume("overtaken", stop="latest", patience=10) as consumer:
+    with client.consume("overtaken", stop="latest", patience=60) as consumer:
         assert (consumer.stop, scan.stop) == (600, 600)
         overtaking.overtake(client, "overtaken", 600)
         consumed = {message.key: message.value for message in consumer}
@@ -126,5 +132,5 @@ def test_a_reader_that_stops_at_latest_and_is_overtaken_misses_no_key(client: Cl
     scanned = dict(zip(rows["key"], rows["value"], strict=True))
     assert scanned == overtaking.view_before(rows["offset"][-1] + 1)
     # Who says an offset gets no record after it.
-    with client.consume("overtaken", stop=600, patience=10) as consumer:
+    with client.consume("overtaken", stop=600, patience=60) as consumer:
         assert len(list(consumer)) < 40

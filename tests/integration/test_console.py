@@ -39,7 +39,7 @@ def ask(
         names.setdefault("Content-Type", "application/json")
     request = urllib.request.Request(f"{server.http}/api/v1/{path}", data=data, headers=names)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -166,6 +166,9 @@ def test_an_operator_looks_searches_reads_and_follows_in_a_browser(
             await page.look(390, 844, dark=True, phone=True)
             wide = await page.value("document.documentElement.scrollWidth")
             assert wide <= 390, "nothing sticks out on a phone"
+            ends = "each => each.getBoundingClientRect().right"
+            buttons = f"[...document.querySelectorAll('main button')].map({ends})"
+            assert max(await page.value(buttons)) <= 390, "nor is a button cut off"
             assert page.problems == []
 
     asyncio.run(walk())
@@ -236,7 +239,7 @@ def test_what_nobody_knows_of_a_stream_is_unknown_and_no_rate_comes_of_it(tmp_pa
             assert page.problems == []
 
     with running_cluster(tmp_path / "cluster") as cluster:
-        with Client(cluster.servers, timeout=20) as client:
+        with Client(cluster.servers, timeout=60) as client:
             client.create_stream("orders", "orders.>", replicas=1)
             for number in range(10):
                 client.publish("orders.a", b"%d" % number)

@@ -84,7 +84,9 @@ def test_a_node_that_answers_no_more_is_not_shown_as_well(walk: Walk) -> None:
         await page.value(NO_ANSWERS)
         await page.until("$('main').textContent.includes('does not answer')")
         await page.until("$('health').textContent.includes('no answer')")
-        await page.value("window.fetch = fetched, window.setTimeout = later")
+        await page.value("window.setTimeout = later, location.hash = '#/access'")
+        await page.until("$('main').textContent == 'Accessloading …'")  # Not another page's data.
+        await page.value("window.fetch = fetched, location.hash = '#/'")
         await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
         await page.until("$('health').textContent.includes('all is well')")
         assert page.problems == []

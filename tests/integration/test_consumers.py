@@ -67,7 +67,7 @@ async def pulled(client: NatsClient, stream: str, name: str, body: object) -> li
     found: list[Msg] = []
     batch = body.get("batch", 1) if isinstance(body, dict) else 1
     while len(found) < batch and not (found and status(found[-1])):
-        found.append(await subscription.next_msg(20))
+        found.append(await subscription.next_msg(60))
     await subscription.unsubscribe()
     return found
 
@@ -78,7 +78,7 @@ async def test_a_library_reads_in_order_by_pushes(server: ServerProcess, hub: Le
         manager = client.jetstream(domain="log", timeout=60)
         subscription = await manager.subscribe("orders.>", ordered_consumer=True)
         for number in range(COUNT):
-            message = await subscription.next_msg(20)
+            message = await subscription.next_msg(60)
             assert message.data == b"%d" % number
             assert message.subject == f"orders.{'abc'[number % 3]}"
             assert message.metadata.num_pending == COUNT - 1 - number
@@ -122,16 +122,16 @@ async def test_a_library_acknowledges_each_message(server: ServerProcess, hub: L
         manager = client.jetstream(domain="log", timeout=60)
         await published(client, "acks", 6)
         subscription = await manager.pull_subscribe("jobs.acks", durable="acks")
-        first, second, third = await subscription.fetch(3, timeout=20)
+        first, second, third = await subscription.fetch(3, timeout=60)
         assert [each.data for each in (first, second, third)] == [b"0", b"1", b"2"]
-        await first.ack_sync(timeout=20)
+        await first.ack_sync(timeout=60)
         await second.nak()
         await third.term()
-        again = await subscription.fetch(4, timeout=20)
+        again = await subscription.fetch(4, timeout=60)
         assert [each.data for each in again] == [b"1", b"3", b"4", b"5"]
         assert again[0].metadata.num_delivered == 2
         for message in again:
-            await message.ack_sync(timeout=20)
+            await message.ack_sync(timeout=60)
         info = await manager.consumer_info("jobs", "acks")
         assert (info.num_ack_pending, info.num_pending, info.num_redelivered) == (0, 0, 0)
         assert info.ack_floor is not None
@@ -149,17 +149,17 @@ async def test_what_is_not_acknowledged_in_time_comes_again(
         config = ConsumerConfig(ack_wait=0.3, max_deliver=2, max_ack_pending=1)
         advised = await client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.jobs.wait")
         subscription = await manager.pull_subscribe("jobs.wait", durable="wait", config=config)
-        (message,) = await subscription.fetch(1, timeout=20)
-        (again,) = await subscription.fetch(1, timeout=20)
+        (message,) = await subscription.fetch(1, timeout=60)
+        (again,) = await subscription.fetch(1, timeout=60)
         assert (message.data, again.data) == (b"0", b"0")
         assert again.metadata.num_delivered == 2
-        (other,) = await subscription.fetch(1, timeout=20)
+        (other,) = await subscription.fetch(1, timeout=60)
         assert other.data == b"1"
-        told = json.loads((await advised.next_msg(20)).data)
+        told = json.loads((await advised.next_msg(60)).data)
         assert told["deliveries"] == 2
         assert told["type"] == "io.nats.jetstream.advisory.v1.max_deliver"
         await other.in_progress()
-        await other.ack_sync(timeout=20)
+        await other.ack_sync(timeout=60)
         await manager.delete_consumer("jobs", "wait")
 
 
@@ -177,14 +177,14 @@ async def test_a_durable_consumer_outlives_its_server(
             manager = client.jetstream(domain="log", timeout=60)
             await published(client, "kept", 10)
             subscription = await manager.pull_subscribe("jobs.>", durable="kept")
-            messages = await subscription.fetch(6, timeout=20)
+            messages = await subscription.fetch(6, timeout=60)
             for number in (0, 2, 3):
-                await messages[number].ack_sync(timeout=20)
+                await messages[number].ack_sync(timeout=60)
             await asyncio.to_thread(one.kill)
             await asyncio.to_thread(one.start)
             await asked(client, "INFO", b"")
             await asked(client, "CONSUMER.INFO.jobs.kept", b"")
-            found = await subscription.fetch(7, timeout=20)
+            found = await subscription.fetch(7, timeout=60)
             assert [each.data for each in found] == [b"1", b"4", b"5", b"6", b"7", b"8", b"9"]
 
 
@@ -216,7 +216,7 @@ async def test_members_of_a_group_share_what_is_pushed(
 
 async def eventually_done(client: NatsClient, name: str) -> None:
     """Return once nothing of a consumer is open or to come."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             info = await answer(client, f"CONSUMER.INFO.jobs.{name}")
             if not info["num_ack_pending"] and not info["num_pending"]:

@@ -31,7 +31,7 @@ hub = hub_stage()
 def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCluster]:
     """Three streams, each led by another node; and one with a copy on each node."""
     with api_cluster(tmp_path_factory.mktemp("consumers"), hub) as running:
-        with Client(running.servers) as client:
+        with Client(running.servers, timeout=60) as client:
             for name in STREAMS:
                 client.create_stream(name, f"{name}.>", replicas=1)
             for name in ("safe", "waited"):
@@ -70,7 +70,7 @@ async def test_ordered_readers_are_served_by_each_leader(
         for _ in range(4):  # Another node may get each request.
             for name in STREAMS:
                 subscription = await manager.subscribe(f"{name}.>", ordered_consumer=True)
-                found = [(await subscription.next_msg(20)).data for _ in range(5)]
+                found = [(await subscription.next_msg(60)).data for _ in range(5)]
                 assert found == [b"%d" % number for number in range(5)]
                 await subscription.unsubscribe()
 
@@ -80,7 +80,7 @@ async def test_an_ordered_reader_goes_on_when_another_node_leads(
     cluster: ApiCluster, hub: LeafServer
 ) -> None:
     await linked(hub)
-    with Client(cluster.servers) as own:
+    with Client(cluster.servers, timeout=60) as own:
         async with client_of(hub.url) as client:
             await asked(client, "INFO", b"")
             manager = client.jetstream(domain="log", timeout=60)
@@ -90,15 +90,26 @@ async def test_an_ordered_reader_goes_on_when_another_node_leads(
             for number in range(5):
                 await published(client, "safe.x", b"%d" % number)
             for number in range(5):
-                assert (await subscription.next_msg(20)).data == b"%d" % number
+                assert (await subscription.next_msg(60)).data == b"%d" % number
             leader = cluster.settled("safe").stream.leader
-            target = next(node for node in (1, 2, 3) if node != leader)
+            target = next(node for node in cluster.nodes if node != leader)
+            await asyncio.to_thread(cluster.wait_for_isr, "safe", cluster.nodes)
             await asyncio.to_thread(own.transfer_leader, "safe", target)
             for number in range(5, 10):
                 await published(client, "safe.x", b"%d" % number)
             for number in range(5, 10):
-                assert (await subscription.next_msg(30)).data == b"%d" % number
+                assert (await subscription.next_msg(60)).data == b"%d" % number
             await subscription.unsubscribe()
+
+
+async def acked(message: Msg) -> None:
+    """Until the leader has answered: there may be none for a moment."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(TimeoutError, nats.errors.Error):
+                await message.ack_sync(timeout=5)
+                return
+            await asyncio.sleep(0.02)
 
 
 async def fetched(
@@ -118,7 +129,7 @@ async def test_acknowledgements_outlive_a_transfer_and_pulls_go_on(
     cluster: ApiCluster, hub: LeafServer
 ) -> None:
     await linked(hub)
-    with Client(cluster.servers) as own:
+    with Client(cluster.servers, timeout=60) as own:
         async with client_of(hub.url) as client:
             await asked(client, "INFO", b"")
             manager = client.jetstream(domain="log", timeout=60)
@@ -127,15 +138,17 @@ async def test_acknowledgements_outlive_a_transfer_and_pulls_go_on(
             subscription = await manager.pull_subscribe("safe.moved", durable="moved")
             messages = await fetched(subscription, 6)
             for number in (0, 1, 3, 4, 5):
-                await messages[number].ack_sync(timeout=20)
+                await acked(messages[number])
             await messages[2].nak(delay=3600)
             waiting = asyncio.create_task(fetched(subscription, 2))
             leader = cluster.settled("safe").stream.leader
-            target = next(node for node in (1, 2, 3) if node != leader)
+            target = next(node for node in cluster.nodes if node != leader)
+            await asyncio.to_thread(cluster.wait_for_isr, "safe", cluster.nodes)
             await asyncio.to_thread(own.transfer_leader, "safe", target)
             await published(client, "safe.moved", b"after")
             again, after = await waiting
-            assert (again.data, again.metadata.num_delivered) == (b"2", 2)
+            assert again.data == b"2"
+            assert again.metadata.num_delivered >= 2
             assert after.data == b"after"
 
 
@@ -153,18 +166,21 @@ async def test_what_was_acknowledged_does_not_come_again_after_a_crash(
         subscription = await manager.pull_subscribe("safe.crash", durable="crash")
         messages = await fetched(subscription, 10)
         for message in messages[::2]:
-            await message.ack_sync(timeout=20)
+            await acked(message)
         ordered = await manager.subscribe("safe.crash", ordered_consumer=True, idle_heartbeat=600)
         for number in range(20):
-            assert (await ordered.next_msg(20)).data == b"%d" % number
+            assert (await ordered.next_msg(60)).data == b"%d" % number
         leader = cluster.settled("safe").stream.leader
         cluster.kill(leader)
         try:
-            found = await fetched(subscription, 15)
             expected = {b"%d" % number for number in range(20)} - {
                 each.data for each in messages[::2]
             }
-            assert {each.data for each in found} == expected
+            found: set[bytes] = set()
+            async with asyncio.timeout(100):
+                while len(found) < len(expected):  # Some come twice, if a lease is lost.
+                    found |= {each.data for each in await fetched(subscription, 1)}
+            assert found == expected
             await published(client, "safe.crash", b"20")
             assert (await ordered.next_msg(60)).data == b"20"
             await ordered.unsubscribe()

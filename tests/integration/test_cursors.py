@@ -357,11 +357,15 @@ class TestReset:
     ) -> None:
         client.publish(stream, b"")
         client.commit_cursor("billing", stream, 4, last_epoch=7)
-        with (
-            client.consume(stream, cursor="billing", patience=1.0) as consumer,
-            pytest.raises(Exception, match="epoch 7"),
-        ):
-            next(consumer)
+        for seconds in (1.0, 5.0, 25.0):  # The server may not answer in the shortest.
+            with (
+                client.consume(stream, cursor="billing", patience=seconds) as consumer,
+                pytest.raises(JetstreamError) as told,
+            ):
+                next(consumer)
+            if "epoch 7" in str(told.value):
+                break
+        assert "epoch 7" in str(told.value)
 
 
 class TestLooking:
@@ -527,14 +531,14 @@ class TestCommand:
 
 @on_loop
 async def test_many_commits_at_once_share_calls(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("shared", "shared")
         commits = [client.commit_cursor(f"c{number}", "shared", 0) for number in range(600)]
         assert len(await asyncio.gather(*commits)) == 600
         assert len(await client.list_cursors(stream="shared")) == 600
 
 
-def eventually(holds: object, seconds: float = 10.0) -> None:
+def eventually(holds: object, seconds: float = 60.0) -> None:
     assert callable(holds)
     deadline = time.monotonic() + seconds
     while not holds():

@@ -10,6 +10,7 @@ import nats
 import pytest
 
 from jetstream_client import AsyncClient, Client
+from jetstream_client.publishing import batched_publisher, direct_publisher, in_flight, ways
 from jetstream_protocol.errors import (
     InvalidRequestError,
     MessageTooLargeError,
@@ -36,7 +37,7 @@ MESSAGES: list[dict[str, Any]] = [
 def records_of(client: Client, stream: str) -> list[tuple[Any, ...]]:
     return [
         (each.offset, each.subject, each.key, each.value, each.headers.multi_items())
-        for each in client.consume(stream, stop="latest", patience=10)
+        for each in client.consume(stream, stop="latest", patience=60)
     ]
 
 
@@ -151,7 +152,7 @@ def test_others_on_the_subject_hear_what_goes_by_nats(server: ServerProcess) -> 
             await client.publish("heard.service", b"for the service", ack_level="none", via="auto")
             await client.publish("heard.one", b"last")
             for value in (b"by nats", b"for the service", b"last"):
-                assert (await heard.next_msg(timeout=30)).data == value
+                assert (await heard.next_msg(timeout=60)).data == value
         await listener.close()
 
     asyncio.run(main())
@@ -182,8 +183,16 @@ def test_messages_of_many_calls_are_stored_in_the_order_of_the_calls(
     asyncio.run(main())
 
 
-def test_one_connection_is_kept_and_nats_is_not_asked(tmp_path: Path) -> None:
-    with gated_node(tmp_path) as node, Client(node.grpc) as client:
+def test_one_connection_is_kept_and_nats_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, seconds in (  # A node that stands still for seconds is waited for.
+        (direct_publisher, "_ANSWER_SECONDS"), (direct_publisher, "REACH_SECONDS"),
+        (batched_publisher, "REACH_SECONDS"), (ways, "REACH_SECONDS"),
+        (in_flight, "ANSWER_SECONDS"), (in_flight, "_ANSWER_SECONDS_MAX"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, seconds, 60.0)
+    with gated_node(tmp_path) as node, Client(node.grpc, timeout=60) as client:
         client.create_stream("kept", "kept")
         for via in STRAIGHT * 50:
             client.publish("kept", b"x", via=via)
@@ -204,7 +213,7 @@ def test_a_client_needs_no_nats(own_server: ServerProcess, via: Literal["direct"
 
 
 def test_auto_goes_by_nats_while_the_leader_cannot_be_reached(tmp_path: Path) -> None:
-    with gated_node(tmp_path) as node, Client(node.grpc) as client:
+    with gated_node(tmp_path) as node, Client(node.grpc, timeout=60) as client:
         client.create_stream("apart", "apart")
         offsets = [client.publish("apart", b"0", via="auto").offset]
         node.data_gate.shut()

@@ -21,7 +21,7 @@ from tests.support.server import ServerProcess
 
 
 def values_of(client: Client, stream: str) -> list[bytes | None]:
-    return [each.value for each in client.consume(stream, stop="latest", patience=10)]
+    return [each.value for each in client.consume(stream, stop="latest", patience=60)]
 
 
 def test_batches_are_stored_once_and_in_order(client: Client) -> None:
@@ -109,7 +109,7 @@ def test_a_keyed_group_is_written_partition_by_partition(client: Client) -> None
 def test_nothing_is_lost_doubled_or_reordered_when_the_leader_goes(
     cluster: TestCluster, how: str, via: Literal["direct", "auto"]
 ) -> None:
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         name = f"failing_{how}_{via}"
         client.create_stream(name, name, replicas=3)
         sent = 0

@@ -35,6 +35,8 @@ STORAGE_FULL = 10047
 STORAGE_ERROR = 10077
 SIZE_BYTES = 32 << 20
 NO_RESERVE = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": "0"}
+PATIENCES = (1.0, 5.0, 25.0)
+"""Of who tries for as long as it may: the server may not have answered in the shortest."""
 
 
 def mounted(path: Path, size_bytes: int, image: Path | None = None) -> SmallDisk:
@@ -80,7 +82,7 @@ def opened(server: ServerProcess) -> Iterator[tuple[Api, RawNats]]:
 
 def ask(nats: RawNats, subject: str, value: bytes) -> dict[str, object]:
     nats.publish(subject, value, "_INBOX.disk")
-    answer = json.loads(nats.message(10)[1])
+    answer = json.loads(nats.message()[1])
     assert isinstance(answer, dict)
     return answer
 
@@ -93,7 +95,7 @@ def err_code(answer: dict[str, object]) -> object:
 
 def ready(server: ServerProcess) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"{server.http}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"{server.http}/readyz", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -101,7 +103,7 @@ def ready(server: ServerProcess) -> tuple[int, str]:
 
 
 def eventually_ready(server: ServerProcess, status: int) -> str:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (found := ready(server))[0] != status:
         assert time.monotonic() < deadline, found
         time.sleep(0.1)
@@ -160,7 +162,7 @@ def test_below_the_reserve_nothing_is_taken_and_readyz_says_why(
             r"no appends are taken, because the disk has (3\.[0-9]|4) MiB free, "
             r"below the reserve of 8 MiB\s*"
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not why.fullmatch(ready(server)[1]):  # It may have looked while the disk was filled.
             assert time.monotonic() < deadline, ready(server)
             time.sleep(0.1)
@@ -229,20 +231,26 @@ def test_a_full_disk_is_what_a_batched_publisher_is_told(small: SmallDisk, tmp_p
             client.create_stream("kept", "kept")
             small.leave(4 << 20)
             eventually_ready(server, 503)
-            with client.publisher("kept", delivery_timeout=1.0) as publisher:
-                error = publisher.send(b"refused").exception()
-                # An attempt that is on its way when the time is over leaves the outcome unknown.
-                assert isinstance(error, StorageFullError | UnknownOutcomeError), error
-                assert "the disk is full" in str(error)
+            for seconds in PATIENCES:
+                with client.publisher("kept", delivery_timeout=seconds) as publisher:
+                    error = publisher.send(b"refused").exception()
+                if "the disk is full" in str(error):
+                    break
+            # An attempt that is on its way when the time is over leaves the outcome unknown.
+            assert isinstance(error, StorageFullError | UnknownOutcomeError), error
+            assert "the disk is full" in str(error)
         # A client that does not ask hears of it at the end, and nobody else says a word.
         program = (
             "from jetstream_client import Client, StorageFullError, UnknownOutcomeError\n"
             f"with Client({server.grpc!r}) as client:\n"
-            "    try:\n"
-            "        with client.publisher('kept', delivery_timeout=1.0) as publisher:\n"
-            "            publisher.send(b'refused')\n"
-            "    except (StorageFullError, UnknownOutcomeError) as error:\n"
-            "        print(error)\n"
+            f"    for seconds in {PATIENCES}:\n"
+            "        try:\n"
+            "            with client.publisher('kept', delivery_timeout=seconds) as publisher:\n"
+            "                publisher.send(b'refused')\n"
+            "        except (StorageFullError, UnknownOutcomeError) as error:\n"
+            "            print(error)\n"
+            "            if 'full' in str(error):\n"
+            "                break\n"
         )
         found = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True
@@ -281,7 +289,7 @@ def test_a_disk_too_full_for_metadata_stops_the_node_and_loses_nothing(
         small.empty()
         assert server.process is not None
         if server.process.poll() is None and "metadata_failed_stopping" in log.read_text():
-            assert server.process.wait(15) == 1
+            assert server.process.wait(60) == 1
         server.kill()
         server.start()
         again = Api(server.grpc)
@@ -302,7 +310,7 @@ def test_a_disk_full_to_the_last_byte_takes_what_the_runbook_asks_for(
     with (
         contextlib.closing(mounted(tmp_path / "disk", 64 << 20, file)) as disk,
         started(disk.path / "data", log, reserve) as server,
-        Client(server.grpc, timeout=20) as client,
+        Client(server.grpc, timeout=60) as client,
     ):
         for name in ("large", "purged", "altered"):
             client.create_stream(name, name)
@@ -333,7 +341,7 @@ def test_a_disk_full_to_the_last_byte_takes_what_the_runbook_asks_for(
 
 
 def wait_for(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
@@ -349,7 +357,7 @@ def test_a_start_on_a_full_disk_says_so_in_one_line_or_serves(
         server.kill()
         small.fill()
         found = subprocess.run(
-            server.command(), capture_output=True, text=True, timeout=30, env=server.environment
+            server.command(), capture_output=True, text=True, timeout=120, env=server.environment
         )
         assert found.returncode == 1
         errors = [line for line in found.stderr.splitlines() if line.startswith("error: ")]

@@ -14,7 +14,7 @@ from tests.support.cluster import TestCluster
 
 @pytest.fixture
 def client(cluster: TestCluster) -> Iterator[Client]:
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         yield client
 
 
@@ -25,7 +25,7 @@ def test_a_stream_whose_only_good_replica_is_gone_is_elected_by_hand_and_goes_on
     good = stream.leader
     (stale,) = (node for node in stream.replicas if node != good)
     for number in range(10):
-        client.publish("orders", b"%d" % number)
+        client.publish("orders", b"%d" % number, msg_id=str(number))
     # What the other replica has by then is all that will be left.
     cluster.wait_for(
         "both hold it", lambda: len(cluster.api(stale).values_upto("orders", 10)) == 10
@@ -33,7 +33,7 @@ def test_a_stream_whose_only_good_replica_is_gone_is_elected_by_hand_and_goes_on
     cluster.kill(stale)
     cluster.wait_for_isr("orders", [good])
     for number in range(10, 15):
-        client.publish("orders", b"%d" % number)
+        client.publish("orders", b"%d" % number, msg_id=str(number))
     refused = cluster.jetstream("stream", "elect", "orders", "--unclean", str(good), code=1)
     assert f"node {good} leads" in refused
     assert "transfer-leader" in refused
@@ -64,13 +64,13 @@ def test_a_stream_whose_only_good_replica_is_gone_is_elected_by_hand_and_goes_on
     assert (after.leader, after.lossy_elections) == (stale, 1)
     assert "leader_elected_uncleanly" in "".join(map(cluster.log, cluster.nodes))
     for number in range(100, 105):
-        client.publish("orders", b"%d" % number)
+        client.publish("orders", b"%d" % number, msg_id=str(number))
     cluster.restart(good)
     cluster.wait_for_isr("orders", [stale, good])
     shown = cluster.jetstream("cluster", "health")
     assert "note: stream orders@orders: committed records may have been lost in 1 election" in shown
     kept = [b"%d" % number for number in (*range(10), *range(100, 105))]
-    assert cluster.api(stale).values_upto("orders", 15) == kept
+    cluster.wait_for("all is there", lambda: cluster.api(stale).values_upto("orders", 15) == kept)
     cluster.wait_for(
         "the old leader holds the same",
         lambda: cluster.segments(good, stream.id) == cluster.segments(stale, stream.id),
@@ -80,11 +80,11 @@ def test_a_stream_whose_only_good_replica_is_gone_is_elected_by_hand_and_goes_on
 def test_a_plan_is_void_once_the_stream_has_changed(cluster: TestCluster, client: Client) -> None:
     """And says as JSON what each replica holds."""
     stream = client.create_stream("s", "s", replicas=2, min_insync_replicas=1)
-    client.publish("s", b"x")
+    client.publish("s", b"x", msg_id="x")
     follower = next(node for node in stream.replicas if node != stream.leader)
     cluster.kill(follower)
     cluster.wait_for_isr("s", [stream.leader])
-    client.publish("s", b"y")
+    client.publish("s", b"y", msg_id="y")
     cluster.kill(stream.leader)
     cluster.restart(follower)
     cluster.wait_for("nobody leads", lambda: client.describe_stream("s").leader == -1)

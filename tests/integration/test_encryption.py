@@ -67,7 +67,7 @@ def publish(client: Client, name: str, numbers: range) -> None:
 
 
 def values(client: Client, name: str, start: int | str = "earliest") -> list[str]:
-    found = client.consume(name, start=start, stop="latest", patience=30)
+    found = client.consume(name, start=start, stop="latest", patience=60)
     return [(each.value or b"").decode() for each in found]
 
 
@@ -84,11 +84,11 @@ def _log_without_audit(server: ServerProcess) -> str:
 def test_readers_notice_nothing_and_the_disk_shows_nothing(
     server: ServerProcess, tmp_path: Path
 ) -> None:
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("orders", "orders.>")
         publish(client, "orders", range(50))
         assert values(client, "orders") == said(range(50))
-        one = client.consume("orders", stop="latest", filter="orders.*.one", patience=30)
+        one = client.consume("orders", stop="latest", filter="orders.*.one", patience=60)
         assert [each.key for each in one] == [f"{SECRET}-{n}".encode() for n in range(5)]
         client.commit_cursor(f"{SECRET}-cursor", "orders", 7)
         assert client.describe_cursor(f"{SECRET}-cursor", "orders").offset == 7
@@ -108,7 +108,7 @@ def test_readers_notice_nothing_and_the_disk_shows_nothing(
         if ending == server.stop:
             assert (found.returncode, found.stdout) == (0, f"{server.data}: sound\n")
         server.start()
-        with Client(server.grpc, timeout=30) as client:
+        with Client(server.grpc, timeout=60) as client:
             assert values(client, "orders") == said(range(50))
             assert client.describe_cursor(f"{SECRET}-cursor", "orders").offset == 7
             again = client.publish(f"orders.{SECRET}.one", "twice", msg_id=f"{SECRET}-orders-3")
@@ -119,7 +119,7 @@ def test_readers_notice_nothing_and_the_disk_shows_nothing(
 
 
 def test_offline_tools_show_batches_and_keys_but_no_records(server: ServerProcess) -> None:
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         stream = client.create_stream("offline", "offline.>")
         publish(client, "offline", range(6))
     folder = server.data / "streams" / str(stream.id)
@@ -135,11 +135,11 @@ def test_offline_tools_show_batches_and_keys_but_no_records(server: ServerProces
 def test_a_backup_stays_encrypted_and_is_restored_by_a_server_with_the_key(
     server: ServerProcess, tmp_path: Path
 ) -> None:
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("kept", "kept.>")
         publish(client, "kept", range(20))
         before = [(each.offset, each.timestamp_us, each.key, each.value) for each in
-                  client.consume("kept", stop="latest", patience=30)]  # fmt: skip
+                  client.consume("kept", stop="latest", patience=60)]  # fmt: skip
         manifest = back_up(client, "kept", tmp_path / "backup", lambda offsets: None)
         assert (manifest.records, manifest.digest, manifest.is_complete) == (20, "", True)
         publish(client, "kept", range(20, 30))
@@ -149,20 +149,20 @@ def test_a_backup_stays_encrypted_and_is_restored_by_a_server_with_the_key(
         _, digest = restore(client, tmp_path / "backup", "again", progress_bar, subject="again.>")
         assert digest.count == 30
         after = [(each.offset, each.timestamp_us, each.key, each.value) for each in
-                 client.consume("again", stop="latest", patience=30)]  # fmt: skip
+                 client.consume("again", stop="latest", patience=60)]  # fmt: skip
         assert after[:20] == before
         assert len(after) == 30
     assert files_with_the_secret(server.data / "streams") == []
 
 
 def test_keys_are_rotated_missed_and_retired(server: ServerProcess) -> None:
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("turned", "turned.>")
         publish(client, "turned", range(10))
     server.stop()
     write_keys(key_file(server), NEW, KEY)
     server.start()
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         publish(client, "turned", range(10, 20))
         assert values(client, "turned") == said(range(20))
     server.stop()
@@ -174,7 +174,7 @@ def test_keys_are_rotated_missed_and_retired(server: ServerProcess) -> None:
 
     server.environment["JETSTREAM_ENCRYPTION__RETIRED_KEY_IDS"] = json.dumps([KEY_ID])
     server.start()
-    with Client(server.grpc, timeout=10) as client:
+    with Client(server.grpc, timeout=60) as client:
         assert values(client, "turned", 10) == said(range(10, 20))
         complaint = f"node 0 cannot decrypt stream 'turned' from offset 0 on: .* key {KEY_ID}"
         with pytest.raises(StorageError, match=complaint):
@@ -186,7 +186,7 @@ def test_keys_are_rotated_missed_and_retired(server: ServerProcess) -> None:
     del server.environment["JETSTREAM_ENCRYPTION__RETIRED_KEY_IDS"]
     write_keys(key_file(server), NEW, KEY)
     server.start()
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         assert values(client, "turned") == said(range(30))
 
 

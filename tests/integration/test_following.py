@@ -9,7 +9,12 @@ from contextlib import suppress
 
 import pytest
 
-from jetstream_client import AsyncClient, StreamNotFoundError, UnknownOutcomeError
+from jetstream_client import (
+    AsyncClient,
+    StreamNotFoundError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from jetstream_client.transport.follow import CREDIT_BYTES, Follow
 from tests.support.cluster import TestCluster
 from tests.support.following import Questions, some, waits
@@ -183,9 +188,12 @@ async def test_a_forgotten_consumer_is_not_sent_anything_for_long(server: Server
 async def test_a_leader_that_goes_is_followed_by_another_and_nothing_is_missed(
     cluster: TestCluster, questions: Questions, fault: str
 ) -> None:
-    async with AsyncClient(cluster.servers, timeout=4) as client:
+    async with (
+        AsyncClient(cluster.servers, timeout=60) as client,
+        AsyncClient(cluster.servers, timeout=6) as hasty,  # It soon looks for another leader.
+    ):
         stream = await client.create_stream("led", "led.>")
-        consumer = client.consume("led", "latest")
+        consumer = hasty.consume("led", "latest")
         await consumer.begin()
         coming = waits(consumer)
         await client.publish("led.x", b"0")
@@ -198,8 +206,10 @@ async def test_a_leader_that_goes_is_followed_by_another_and_nothing_is_missed(
             sent: list[tuple[int, bytes | None]] = []
             while len(sent) < 20:
                 value = b"%d" % len(sent)
-                with suppress(UnknownOutcomeError):
-                    result = await client.publish("led.x", value, msg_id=f"led-{len(sent)}")
+                with suppress(UnknownOutcomeError, UnavailableError):
+                    result = await client.publish(
+                        "led.x", value, msg_id=f"led-{len(sent)}", timeout=4
+                    )
                     sent.append((result.offset, value))
             assert await coming == sent
             await eventually(lambda: len(questions.follows) > before)

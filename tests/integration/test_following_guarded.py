@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
 
 @pytest.fixture(scope="module")
 def admin(server: SecuredServer) -> Iterator[Client]:
-    with server.client(timeout=30) as client:
+    with server.client(timeout=60) as client:
         yield client
 
 
@@ -41,7 +41,7 @@ async def consumer_of(
 ) -> AsyncIterator[AsyncConsumer]:
     """From the present end of the stream on."""
     async with (
-        AsyncClient(server.grpc, token=token or server.admin, timeout=30) as client,
+        AsyncClient(server.grpc, token=token or server.admin, timeout=60) as client,
         client.consume(stream, "latest", **options) as consumer,  # type: ignore[arg-type]
     ):
         yield consumer

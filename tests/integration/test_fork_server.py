@@ -40,7 +40,7 @@ def test_it_has_the_environment_the_arguments_and_the_descriptors_it_is_given() 
     assert arguments == ["one", "two"]
     assert sorted(descriptors) == ["0", "1", "2", "3"]  # 3 lists them.
     assert folder == os.getcwd()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 def test_it_is_told_on_its_stdin_what_to_do_and_hears_the_end() -> None:
@@ -55,13 +55,13 @@ def test_it_is_told_on_its_stdin_what_to_do_and_hears_the_end() -> None:
     with process.stdin:
         process.stdin.write("one\n")
     assert said(process) == "one\n\n"
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 def test_its_exit_status_is_told_and_it_exits_as_any_other() -> None:
     process = forked("import atexit, sys; atexit.register(print, 'the end'); sys.exit(3)")
     assert said(process) == "the end\n"
-    assert process.wait(10) == 3
+    assert process.wait(60) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -73,7 +73,7 @@ def test_signals_end_it(number: signal.Signals) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
     process.send_signal(number)
-    assert process.wait(10) == -number
+    assert process.wait(60) == -number
     assert said(process) == ""
 
 
@@ -88,4 +88,4 @@ def test_threads_may_wait_for_its_end_together() -> None:
         process = forked("pass")
         said(process)
         with ThreadPoolExecutor(8) as threads:
-            assert set(threads.map(lambda each: each.wait(10), [process] * 8)) == {0}
+            assert set(threads.map(lambda each: each.wait(60), [process] * 8)) == {0}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -20,11 +19,16 @@ from jetstream_client import (
     StreamNotFoundError,
 )
 from jetstream_client.cli.main import run as run_command
+from jetstream_client.transport.groups import Groups
+from jetstream_protocol.generated.groups_pb2 import GroupHeartbeatRequest, GroupHeartbeatResponse
 from tests.support.loops import eventually as until
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 
 SESSION = 1.0
+"""Of who is to be given up."""
+LONG = 60.0
+"""Of all others: no machine stands still for so long."""
 STREAMS = 4
 
 
@@ -40,7 +44,7 @@ class Worker:
     """A member that reads on, and notes what it was told."""
 
     def __init__(
-        self, client: AsyncClient, name: str, session: float = SESSION, **options: object
+        self, client: AsyncClient, name: str, session: float = LONG, **options: object
     ) -> None:
         self.values: list[bytes | None] = []
         self.events: list[tuple[str, int]] = []
@@ -72,9 +76,9 @@ class Worker:
 async def test_members_share_the_streams_and_only_what_moves_stops(server: ServerProcess) -> None:
     async with AsyncClient(server.grpc) as client:
         await prepare(client, "shared")
-        first = Worker(client, "shared", session=20.0)  # No slow machine ends it.
+        first = Worker(client, "shared")
         await until(lambda: len(first.values) == 40)
-        second = Worker(client, "shared", session=20.0)
+        second = Worker(client, "shared")
         await until(lambda: first.count == second.count == 2)
         assert first.events == [("assigned", 4), ("revoked", 2)]
         found = await client.describe_group("shared-workers")
@@ -147,6 +151,9 @@ async def test_a_named_member_takes_its_place_again_and_nothing_moves(
         assert sorted(second.consumer.streams) == streams
         assert other.events == events
         await second.end()
+        third = Worker(client, "named", SESSION, instance="a")
+        await until(lambda: third.count == 2)
+        await third.end()
         await until(lambda: other.count == STREAMS)  # Its session has ended.
         await other.end()
 
@@ -174,11 +181,11 @@ def test_a_client_without_asyncio_alike(client: Client) -> None:
         client.publish("plain.x", b"%d" % number, acks="any")
     told: list[tuple[str, ...]] = []
     with client.consume_group(
-        "plain", "plain-workers", session_timeout=SESSION, on_assigned=lambda n: told.append((*n,))
+        "plain", "plain-workers", session_timeout=LONG, on_assigned=lambda n: told.append((*n,))
     ) as consumer:
         values = [next(consumer).value for _ in range(7)]
         consumer.commit()
-    with client.consume_group("plain", "plain-workers", session_timeout=SESSION) as consumer:
+    with client.consume_group("plain", "plain-workers", session_timeout=LONG) as consumer:
         batches = consumer.batches(max_records=1)
         values += [value for _ in range(3) for value in next(batches).values()]
     assert sorted(values) == [b"%d" % number for number in range(10)]
@@ -208,7 +215,7 @@ def test_a_listener_commits_what_goes_to_another_member(client: Client, moving: 
         told.append(tuple(names))
         member.commit()
 
-    options = {"session_timeout": SESSION, "auto_commit": False}
+    options = {"session_timeout": LONG, "auto_commit": False}
     member = client.consume_group(moving, moving, on_revoked=revoked, **options)  # type: ignore[arg-type]
     read = 0
     with member, client.consume_group(moving, moving, **options) as other:  # type: ignore[arg-type]
@@ -267,7 +274,7 @@ def test_a_listener_of_a_member_that_was_removed_cannot_commit_and_it_reads_on(
         member.commit()
 
     with client.consume_group(
-        moving, moving, session_timeout=SESSION, auto_commit=False, on_revoked=revoked
+        moving, moving, session_timeout=LONG, auto_commit=False, on_revoked=revoked
     ) as member:
         next(member)
         membership = member._consumer._membership
@@ -281,20 +288,32 @@ def test_a_listener_of_a_member_that_was_removed_cannot_commit_and_it_reads_on(
     assert any("join" in each or "own" in each for each in caplog.messages)
 
 
-def test_listeners_of_a_processing_use_the_client_for_longer_than_the_session(
-    client: Client, moving: str
+def test_listeners_of_a_processing_use_the_client_for_as_long_as_they_want(
+    client: Client, moving: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop, told = threading.Event(), []
+    answered = threading.Semaphore(0)
+    heartbeat = Groups.heartbeat
+
+    async def counted(own: Groups, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
+        answer = await heartbeat(own, request)
+        answered.release()
+        return answer
+
+    monkeypatch.setattr(Groups, "heartbeat", counted)
 
     def assigned(names: Sequence[str]) -> None:
-        time.sleep(SESSION * 1.5)  # Its heartbeats go on.
+        while answered.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            assert answered.acquire(timeout=60), "its heartbeats do not go on"
         told.append(len(client.describe_group(moving).members))
 
     client.process(
         moving,
         lambda _: stop.set(),
         group=moving,
-        session_timeout=SESSION,
+        session_timeout=6.0,
         stop_event=stop,
         on_assigned=assigned,
         on_revoked=lambda names: told.append(len(client.list_streams(moving))),
@@ -388,7 +407,7 @@ async def test_streams_that_join_a_group_are_read_from_their_beginning_whatever_
 
         async def read_until(count: int, streams: int, published: asyncio.Event) -> None:
             async with client.consume_group(
-                "grows", "g", start="latest", session_timeout=SESSION
+                "grows", "g", start="latest", session_timeout=LONG
             ) as member:
                 reading = asyncio.ensure_future(_read(member))
                 await until(lambda: bool(member.streams))

@@ -16,6 +16,10 @@ from tests.support.api import call
 from tests.support.cluster import TestCluster
 from tests.support.load import Load
 from tests.support.loops import eventually, on_loop
+from tests.support.patient_server import MISSED_US, PatientCluster
+from tests.support.stages import cluster_stage
+
+patient = cluster_stage(kind=PatientCluster)
 
 
 def transfer(cluster: TestCluster, name: str, target: int, *, asked: int = 0) -> None:
@@ -29,13 +33,6 @@ def wait_for_another_leader(cluster: TestCluster, name: str, leader: int) -> Non
     )
 
 
-def lost_its_session(cluster: TestCluster, node: int) -> bool:
-    """Whether a leader stood still for longer than its lease: on a machine that is slow enough,
-    publishers are in doubt without any restart."""
-    lines = (line for line in cluster.log(node).splitlines() if '"ingest_stopped"' in line)
-    return any(json.loads(line).get("streams") for line in lines)
-
-
 def hand_overs_of(cluster: TestCluster, node: int) -> list[dict[str, object]]:
     """What the node's log says of the leaderships it has handed over."""
     lines = [json.loads(line) for line in cluster.log(node).splitlines() if line.startswith("{")]
@@ -43,8 +40,9 @@ def hand_overs_of(cluster: TestCluster, node: int) -> list[dict[str, object]]:
 
 
 def test_every_message_that_was_taken_is_acknowledged_across_hand_overs(
-    cluster: TestCluster,
+    patient: TestCluster,
 ) -> None:
+    cluster = patient
     cluster.api(0).create("orders", "orders")
     load = Load(cluster.nats, "orders").start()
     for turn in range(4):
@@ -66,8 +64,9 @@ def test_every_message_that_was_taken_is_acknowledged_across_hand_overs(
 
 @pytest.mark.parametrize("how", ["stopped", "drained", "demanded"])
 def test_who_stood_still_a_moment_ago_takes_over_what_has_to_go(
-    cluster: TestCluster, how: str
+    patient: TestCluster, how: str
 ) -> None:
+    cluster = patient
     name = f"shortly-{how}"
     cluster.api(0).create(name, name, replicas=2)
     stream = cluster.describe(name).stream
@@ -77,7 +76,7 @@ def test_who_stood_still_a_moment_ago_takes_over_what_has_to_go(
     load.wait_for_acks(100)
     seen = len(cluster.log(successor))
     cluster.freeze(successor)
-    time.sleep(2.5)
+    time.sleep(1.5 * MISSED_US / 1e6)
     cluster.thaw(successor)
     cluster.wait_for("it can", lambda: "node_can_serve_again" in cluster.log(successor)[seen:])
     cluster.wait_for_isr(name, [leader, successor])
@@ -101,14 +100,15 @@ def test_who_stood_still_a_moment_ago_takes_over_what_has_to_go(
     books.check(cluster.api(successor).values(name))
 
 
-def test_the_gap_is_measured_and_shown(cluster: TestCluster) -> None:
+def test_the_gap_is_measured_and_shown(patient: TestCluster) -> None:
+    cluster = patient
     cluster.api(0).create("shown", "shown")
     target = (cluster.describe("shown").stream.leader + 1) % 3
     transfer(cluster, "shown", target)
     cluster.wait_for("it leads", lambda: cluster.describe("shown").hand_overs == 1)
-    assert 0 < cluster.describe("shown").hand_over_gap_us < 2_000_000
+    assert cluster.describe("shown").hand_over_gap_us > 0
     http = cluster.cluster.config["nodes"][target]["http"]
-    metrics = urllib.request.urlopen(f"http://{http}/metrics", timeout=5).read().decode()
+    metrics = urllib.request.urlopen(f"http://{http}/metrics", timeout=60).read().decode()
     numbers = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
     assert float(numbers["jetstream_hand_overs_total"]) >= 1
     assert float(numbers["jetstream_hand_over_gap_seconds_total"]) > 0
@@ -116,9 +116,10 @@ def test_the_gap_is_measured_and_shown(cluster: TestCluster) -> None:
 
 @on_loop
 async def test_a_rolling_restart_costs_publishers_through_the_sdk_nothing_but_time(
-    cluster: TestCluster,
+    patient: TestCluster,
 ) -> None:
-    async with AsyncClient(cluster.servers, timeout=20) as client:
+    cluster = patient
+    async with AsyncClient(cluster.servers, timeout=60) as client:
         await client.create_stream("rolling", "rolling.>")
         acknowledged: dict[int, bytes] = {}
         in_doubt: list[UnknownOutcomeError] = []
@@ -141,12 +142,12 @@ async def test_a_rolling_restart_costs_publishers_through_the_sdk_nothing_but_ti
         seen = {node: len(cluster.log(node)) for node in cluster.nodes}
         for node in cluster.nodes:
             before = len(acknowledged)
-            await eventually(lambda before=before: len(acknowledged) > before + 200, 45)  # type: ignore[misc]
+            await eventually(lambda before=before: len(acknowledged) > before + 200)  # type: ignore[misc]
             await asyncio.to_thread(cluster.stop, node)
             log = await asyncio.to_thread(cluster.log, node)
             assert "not_handed_over" not in log[seen[node] :]
             before = len(acknowledged)
-            await eventually(lambda before=before: len(acknowledged) > before + 200, 45)  # type: ignore[misc]
+            await eventually(lambda before=before: len(acknowledged) > before + 200)  # type: ignore[misc]
             await asyncio.to_thread(cluster.restart, node)
             await asyncio.to_thread(cluster.wait_for_isr, "rolling", cluster.nodes)
         ended.set()
@@ -157,6 +158,5 @@ async def test_a_rolling_restart_costs_publishers_through_the_sdk_nothing_but_ti
         }
     assert {offset: stored.get(offset) for offset in acknowledged} == acknowledged
     assert len(set(stored.values())) == len(stored)
-    if not any(lost_its_session(cluster, node) for node in cluster.nodes):
-        assert in_doubt == []
-        assert stored == acknowledged
+    assert in_doubt == []
+    assert stored == acknowledged

@@ -117,7 +117,7 @@ def events(cluster: TestCluster, node: int, event: str, name: str) -> list[dict[
 
 def metric(cluster: TestCluster, node: int, name: str) -> float:
     host = cluster.cluster.config["nodes"][node]["http"]
-    with urllib.request.urlopen(f"http://{host}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{host}/metrics", timeout=60) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith(f"jetstream_{name} "):
                 return float(line.split()[1])
@@ -166,7 +166,7 @@ class Readers:
     def stop(self) -> None:
         self._stopping.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -222,7 +222,7 @@ def test_rot_in_a_sealed_segment_is_said_never_read_and_repaired(
         assert segment.read_bytes() != before
         readers = Readers(scrubbing, name, "leader", "any", "any", "nearest")
         took = scrubbing.wait_for("it is repaired", lambda: healed(scrubbing, node, name), 60)
-        scrubbing.wait_for_isr(name, scrubbing.nodes, 30)
+        scrubbing.wait_for_isr(name, scrubbing.nodes)
         print(f"repaired within {took:.2f} s; {readers.rounds} rounds of readers")
         assert segment.read_bytes() == before
         rounds = readers.rounds
@@ -272,14 +272,14 @@ def test_what_all_replicas_have_lost_is_lived_with_as_the_page_on_operations_say
             with pytest.raises(JetstreamError):
                 client.publish(name, b"refused", timeout=1)
             client.alter_stream(name, min_insync_replicas=1)
-            client.publish(name, b"taken", timeout=10)
+            client.publish(name, b"taken", msg_id="taken", timeout=60)
             end = client.describe_stream(name).high_watermark or 0
             # Segments go as a whole.
             client.alter_stream(name, max_messages=end - int(folders[0][1].stem))
             scrubbing.wait_for_isr(name, scrubbing.nodes, 60)
             assert not client.describe_stream(name).damaged
             client.alter_stream(name, min_insync_replicas=2)
-            client.publish(name, b"on three", timeout=10)
+            client.publish(name, b"on three", msg_id="on three", timeout=60)
 
 
 def test_a_search_for_a_time_that_meets_rot_has_it_looked_at_and_is_answered_by_who_has_it(
@@ -297,7 +297,7 @@ def test_a_search_for_a_time_that_meets_rot_has_it_looked_at_and_is_answered_by_
         (result,) = call(scrubbing.api(leader).reads.ListOffsets, request).results
         assert result.error.retriable
         assert "is inspecting its file" in result.error.message
-        scrubbing.wait_for("it is repaired", lambda: healed(scrubbing, leader, name), 30)
+        scrubbing.wait_for("it is repaired", lambda: healed(scrubbing, leader, name))
         (result,) = call(
             scrubbing.api(scrubbing.settled(name).stream.leader).reads.ListOffsets, request
         ).results
@@ -352,7 +352,7 @@ def test_the_scrub_finds_what_nobody_reads(scrubbed: Cluster, name: str, victim:
         took = scrubbed.wait_for("it is repaired", lambda: healed(scrubbed, node, name), 60)
         print(f"found and repaired within {took:.1f} s")
         assert metric(scrubbed, node, "scrubbed_bytes_total") > 0
-        scrubbed.wait_for_isr(name, scrubbed.nodes, 30)
+        scrubbed.wait_for_isr(name, scrubbed.nodes)
         scrubbed.check_everywhere(name, books)
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 
 from jetstream_client import Client
+from jetstream_protocol import typed_json
 from tests.support.cluster import running_cluster
 from tests.support.command import jetstream
 from tests.support.secured import secured_server
@@ -104,7 +105,7 @@ def test_headers_alone_are_an_answer_after_which_the_next_one_comes(
     server: ServerProcess, client: Client, stream: str, form: str
 ) -> None:
     client.publish(f"{stream}.a", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    with closing(HTTPConnection(urlsplit(server.http).netloc, timeout=20)) as connection:
+    with closing(HTTPConnection(urlsplit(server.http).netloc, timeout=60)) as connection:
         for method in ("HEAD", "GET"):
             follow = "" if method == "HEAD" else "&follow=false"
             connection.request(method, f"/v1/streams/{stream}/records?format={form}{follow}")
@@ -205,6 +206,34 @@ def test_long_records_are_cut_and_say_how_long_they_are(
     sizes = {"key_size": 5, "value_size": 6, "headers_size": cut["headers_size"]}
     assert rows(server.http, stream, bytes_max=10**6)[0] == whole[0] | sizes
     assert "bytes_max" in refused(server.http, stream, format="csv", bytes_max=4)[1]
+
+
+AVRO = "id bigint, at timestamp, tags list<string>, big bigint, note string using avro (7) <id "
+AVRO += "long, at timestamp_millis, tags array<string>, big long, note string>"
+
+
+@pytest.mark.skipif(typed_json.compiled is None, reason="only compiled code reads Avro")
+def test_records_have_the_fields_of_their_schema(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    assert "no schema" in refused(server.http, stream, typed="true")[1]
+    client.set_schema(stream, AVRO)
+    whole = bytes.fromhex("0000000007 02 8084f6b78267 020261 00 fcffffffffffffffff01 0668c3b3")
+    client.publish(f"{stream}.a", whole)
+    client.publish(f"{stream}.a", b"{}")
+    client.publish(f"{stream}.a", None, key=b"k")
+    good, bad, tombstone = (row["fields"] for row in rows(server.http, stream, typed="true"))
+    assert good == {
+        "id": 1, "at": "2026-01-31T10:00:00.000000Z", "tags": ["a"],
+        "big": str(2**63 - 2), "note": "hó", "_error": None,
+    }  # fmt: skip
+    nothing = dict.fromkeys(good)
+    assert bad == nothing | {"_error": "the value begins with no schema id known"}
+    assert tombstone == nothing
+    cut, *_ = rows(server.http, stream, typed="true", bytes_max=40)
+    assert cut["fields"] == good | {"big": "9…"}
+    for form in ("csv", "arrow"):
+        assert "typed is not for" in refused(server.http, stream, format=form, typed="true")[1]
 
 
 def test_what_cannot_be_meant_is_refused_with_what_to_say(
@@ -313,7 +342,7 @@ def test_a_body_that_is_not_json_is_one_value(
     assert post(server.http, name, b"two", "text/plain", ack="leader")["offset"] == 1
     assert [(m.key, m.value) for m in client.fetch(name, 0, stop=1)] == [(b"k", b"one")]
     # The leader has it; committed it may be later.
-    assert [(m.key, m.value) for m in client.fetch(name, 1, max_wait=20)] == [(None, b"two")]
+    assert [(m.key, m.value) for m in client.fetch(name, 1, max_wait=60)] == [(None, b"two")]
     client.delete_stream(name)
 
 
@@ -389,7 +418,7 @@ def test_rights_are_those_of_the_token(tmp_path: Path) -> None:
 
 
 def test_a_follower_outlives_the_leader(tmp_path: Path) -> None:
-    with running_cluster(tmp_path) as cluster, Client(cluster.servers, timeout=20) as client:
+    with running_cluster(tmp_path) as cluster, Client(cluster.servers, timeout=60) as client:
         client.create_stream("orders", "orders.>", replicas=3)
         leader = client.describe_stream("orders").leader
         nodes = cluster.cluster.config["nodes"]

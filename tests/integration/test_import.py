@@ -88,7 +88,7 @@ async def _publish(url: str, subject: str, values: list[bytes]) -> None:
 
 
 def read(client: Client, name: str) -> list[Any]:
-    return list(client.consume(name, stop="latest", patience=10))
+    return list(client.consume(name, stop="latest", patience=60))
 
 
 def test_a_stream_of_jetstream_is_imported_with_its_sequences_times_and_headers(
@@ -234,7 +234,7 @@ def test_a_mirror_waits_while_jetstream_is_away(
     finally:
         if following.poll() is None:
             following.send_signal(signal.SIGINT)
-        assert following.wait(20) == 130
+        assert following.wait(60) == 130
         following.stdout.close()
         following.stderr.close()
     assert [each.value for each in read(client, "away")][-1] == b"again"
@@ -263,7 +263,7 @@ def test_a_mirror_follows_until_it_is_cut_over(
         assert lines <= 2 + time.monotonic() - begun, "at most one each second"
     finally:
         following.send_signal(signal.SIGINT)
-        assert following.wait(20) == 130
+        assert following.wait(60) == 130
         following.stdout.close()
     assert client.describe_stream("live").restoring
     asyncio.run(_publish(peer.url, "LIVE.more", [b"three"]))
@@ -302,7 +302,7 @@ def test_a_cut_over_copies_what_came_while_it_compared(
 ) -> None:
     asyncio.run(_publish(peer.url, "WAIT.more", [b"one", b"two"]))
     assert client.describe_stream("wait").restoring
-    said, complaints = waiting.communicate("\n", timeout=30)
+    said, complaints = waiting.communicate("\n", timeout=60)
     assert (waiting.returncode, complaints) == (0, "")
     assert said.startswith("cut over to wait: 49 records")
     assert [each.value for each in read(client, "wait")][-2:] == [b"one", b"two"]
@@ -315,7 +315,7 @@ def test_a_stream_that_began_anew_while_publishers_stopped_is_not_cut_over(
 ) -> None:
     asyncio.run(_deleted(peer.url, "WAIT"))
     asyncio.run(_filled(peer.url, "WAIT"))
-    complaints = waiting.communicate("\n", timeout=30)[1]
+    complaints = waiting.communicate("\n", timeout=60)[1]
     assert waiting.returncode == 1
     assert "began anew" in complaints
     assert client.describe_stream("wait").restoring

@@ -47,9 +47,9 @@ async def _publish(url: str) -> None:
         for number in range(COUNT):
             headers = {"Number": str(number), "Nats-Sequence": "999"} if number % 2 else None
             subject = f"orders.{'abc'[number % 3]}"
-            await client.request(subject, b"%d" % number, headers=headers, timeout=10)
+            await client.request(subject, b"%d" % number, headers=headers, timeout=60)
         for number in range(5):
-            await client.request("single", b"%d" % number, timeout=10)
+            await client.request("single", b"%d" % number, timeout=60)
         await asked(client, "INFO", b"")
 
 
@@ -62,7 +62,7 @@ async def error(client: NatsClient, verb: str, body: object = b"") -> tuple[int,
 async def direct(client: NatsClient, stream: str, body: object = b"") -> Msg:
     """The answer to DIRECT.GET for one message."""
     payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await client.request(f"$JS.log.API.DIRECT.GET.{stream}", payload, timeout=20)
+    return await client.request(f"$JS.log.API.DIRECT.GET.{stream}", payload, timeout=60)
 
 
 async def batch(client: NatsClient, body: dict[str, Any], stream: str = "orders") -> list[Msg]:
@@ -73,7 +73,7 @@ async def batch(client: NatsClient, body: dict[str, Any], stream: str = "orders"
     await client.publish(f"$JS.log.API.DIRECT.GET.{stream}", payload, reply=inbox)
     found: list[Msg] = []
     while not found or not status(found[-1]):
-        found.append(await subscription.next_msg(20))
+        found.append(await subscription.next_msg(60))
     await subscription.unsubscribe()
     return found
 
@@ -143,7 +143,7 @@ async def test_a_message_is_read_as_soon_as_it_is_acknowledged(
 ) -> None:
     async with asking(hub.url) as client:
         for number in range(20):
-            ack = json.loads((await client.request("dots.x", b"%d" % number, timeout=10)).data)
+            ack = json.loads((await client.request("dots.x", b"%d" % number, timeout=60)).data)
             found = await direct(client, "dotted%2Ename", {"last_by_subj": "dots.x"})
             assert int(found.headers["Nats-Sequence"]) == ack["seq"]
             assert found.data == b"%d" % number
@@ -227,6 +227,12 @@ async def test_the_state_of_an_empty_stream_and_of_a_used_one(
         used = (await answer(client, "STREAM.INFO.orders", {}))["state"]
         assert zero < used["first_ts"] <= used["last_ts"]
         assert used["bytes"] > 0
+        config = {"durable_name": "counted", "ack_policy": "explicit"}
+        asked = {"stream_name": "orders", "config": config}
+        await answer(client, "CONSUMER.DURABLE.CREATE.orders.counted", asked)
+        counted = (await answer(client, "STREAM.INFO.orders"))["state"]["consumer_count"]
+        assert counted == used["consumer_count"] + 1
+        await answer(client, "CONSUMER.DELETE.orders.counted")
 
 
 @on_loop
@@ -316,10 +322,10 @@ async def test_a_record_longer_than_nats_takes_is_answered_with_an_error(
 ) -> None:
     async with asking(hub.url) as client:
         long = bytes(255 * 1024)
-        ack = json.loads((await client.request("empty.long", long, timeout=10)).data)
+        ack = json.loads((await client.request("empty.long", long, timeout=60)).data)
         body = {"seq": ack["seq"]}
         assert await error(client, "STREAM.MSG.GET.empty", body) == (400, 10054)
-        several = await client.request("empty.long", bytes(256 * 1024 - 50), timeout=10)
+        several = await client.request("empty.long", bytes(256 * 1024 - 50), timeout=60)
         found = await direct(client, "empty", {"seq": json.loads(several.data)["seq"]})
         assert status(found) == "413 Message Too Large"
         assert (await direct(client, "empty", body)).data == long
@@ -335,10 +341,10 @@ async def test_a_search_without_an_end_is_refused_with_how_far_it_came(
     async with asking(hub.url) as client:
         with Client(server.grpc) as own:
             own.create_stream("noise", "noise.>")
-        await client.request("noise.first", b"the first", timeout=10)
+        await client.request("noise.first", b"the first", timeout=60)
         for _ in range(40):
-            await client.request("noise.long", os.urandom(240 * 1024), timeout=10)
-        await client.request("noise.last", b"the last", timeout=10)
+            await client.request("noise.long", os.urandom(240 * 1024), timeout=60)
+        await client.request("noise.last", b"the last", timeout=60)
         assert (await direct(client, "noise.noise.last")).data == b"the last"
         assert (await direct(client, "noise", {"next_by_subj": "noise.first"})).data == b"the first"
         for body in ({"last_by_subj": "noise.first"}, {"next_by_subj": "noise.last"}):
@@ -361,10 +367,10 @@ async def test_a_level_that_is_not_served_is_refused(
 ) -> None:
     async with asking(hub.url) as client:
         level = {"Nats-Required-Api-Level": "2"}
-        found = await client.request("$JS.log.API.STREAM.NAMES", b"", headers=level, timeout=20)
+        found = await client.request("$JS.log.API.STREAM.NAMES", b"", headers=level, timeout=60)
         assert json.loads(found.data)["error"]["err_code"] == 10185
         got = await client.request(
-            "$JS.log.API.DIRECT.GET.orders", b'{"seq":1}', headers=level, timeout=20
+            "$JS.log.API.DIRECT.GET.orders", b'{"seq":1}', headers=level, timeout=60
         )
         assert status(got) == "412 Required Api Level"
 
@@ -378,7 +384,7 @@ async def test_ten_thousand_requests_that_nobody_reads_cost_nobody_else_an_answe
             reply = f"_INBOX.gone.{number}"
             await hostile.publish("$JS.log.API.DIRECT.GET.orders", b'{"seq":1}', reply=reply)
             await hostile.publish("$JS.log.API.INFO", b"", reply=f"forbidden.{number}")
-        await hostile.flush(30)
+        await hostile.flush(60)
         # Meanwhile an answer may be that there are too many requests.
         async with asyncio.timeout(60):
             while await metric(server, "jetstream_api_answers_dropped_total") < 10_000:
@@ -390,7 +396,7 @@ async def test_ten_thousand_requests_that_nobody_reads_cost_nobody_else_an_answe
 
 async def metric(server: ServerProcess, name: str) -> float:
     def read() -> float:
-        with urllib.request.urlopen(f"{server.http}/metrics", timeout=20) as page:
+        with urllib.request.urlopen(f"{server.http}/metrics", timeout=60) as page:
             for line in page.read().decode().splitlines():
                 if line.startswith(f"{name} "):
                     return float(line.rpartition(" ")[2])

@@ -43,9 +43,9 @@ async def linked(hub: LeafServer) -> None:
     await eventually(lambda: hub.log.count("LS+ $JS.log.API.STREAM.>") >= 3)
 
 
-async def get(client: NatsClient, stream: str, sequence: int) -> Msg:
+async def get(client: NatsClient, stream: str, sequence: int, seconds: float = 60.0) -> Msg:
     body = json.dumps({"seq": sequence}).encode()
-    return await client.request(f"$JS.log.API.DIRECT.GET.{stream}", body, timeout=6)
+    return await client.request(f"$JS.log.API.DIRECT.GET.{stream}", body, timeout=seconds)
 
 
 @on_loop
@@ -55,7 +55,7 @@ async def test_every_node_answers_for_every_stream(cluster: ApiCluster, hub: Lea
         await asked(client, "INFO", b"")
         for name in STREAMS:
             for number in range(3):
-                await client.request(f"{name}.x", b"%d" % number, timeout=20)
+                await client.request(f"{name}.x", b"%d" % number, timeout=60)
         for _ in range(REQUESTS):
             for name in STREAMS:
                 found = json.loads(await asked(client, f"STREAM.INFO.{name}", b""))
@@ -76,7 +76,7 @@ async def test_what_was_acknowledged_is_read_at_once_at_whichever_node(
     async with client_of(hub.url) as client:
         await asked(client, "INFO", b"")
         for number in range(REQUESTS):
-            ack = json.loads((await client.request("safe.x", b"%d" % number, timeout=20)).data)
+            ack = json.loads((await client.request("safe.x", b"%d" % number, timeout=60)).data)
             assert (await get(client, "safe", ack["seq"])).data == b"%d" % number
 
 
@@ -91,7 +91,7 @@ async def test_a_node_that_is_stopped_costs_no_request(
         stopping = asyncio.create_task(asyncio.to_thread(cluster.stop, node))
         try:
             while not stopping.done():
-                found = await client.request("$JS.log.API.STREAM.NAMES", b"", timeout=20)
+                found = await client.request("$JS.log.API.STREAM.NAMES", b"", timeout=60)
                 assert len(json.loads(found.data)["streams"]) == len(STREAMS) + 2
         finally:
             await stopping
@@ -114,7 +114,7 @@ async def test_every_leader_holds_publishers_to_the_same_last_sequence(
                 assert wrong["error"]["description"] == f"wrong last sequence: {last}"
                 last = (await expecting(client, last))["seq"]
                 taken.append(last)
-            found = await client.request("$JS.log.API.DIRECT.GET.kept.kept.x", b"", timeout=20)
+            found = await client.request("$JS.log.API.DIRECT.GET.kept.kept.x", b"", timeout=60)
             assert int((found.headers or {})["Nats-Sequence"]) == last
             await asyncio.to_thread(hand_over, cluster, turn % 3)
         assert taken == list(range(1, 19))
@@ -125,7 +125,7 @@ async def expecting(client: NatsClient, sequence: int) -> dict[str, Any]:
     headers = {"Nats-Expected-Last-Subject-Sequence": str(sequence)}
     while True:
         try:
-            reply = await client.request("kept.x", b"v", headers=headers, timeout=20)
+            reply = await client.request("kept.x", b"v", headers=headers, timeout=60)
         except NoRespondersError:
             continue
         found: dict[str, Any] = json.loads(reply.data)
@@ -134,7 +134,7 @@ async def expecting(client: NatsClient, sequence: int) -> dict[str, Any]:
 
 
 def hand_over(cluster: ApiCluster, node_id: int, stream: str = "kept") -> None:
-    with Client(cluster.servers) as sdk:
+    with Client(cluster.servers, timeout=60) as sdk:
         sdk.transfer_leader(stream, node_id)
 
 
@@ -179,7 +179,7 @@ async def test_a_lost_leader_is_replaced_and_the_others_answer(
     await linked(hub)
     leader = cluster.settled("safe").stream.leader
     async with client_of(hub.url) as client:
-        ack = json.loads((await client.request("safe.x", b"before", timeout=20)).data)
+        ack = json.loads((await client.request("safe.x", b"before", timeout=60)).data)
         cluster.kill(leader)
         try:
             async with asyncio.timeout(60):
@@ -193,6 +193,6 @@ async def answered(client: NatsClient, sequence: int) -> bytes:
     """What a request brings; b"" if it was on its way to the killed node and is lost, as with any
     NATS service, or if no leader is elected yet."""
     try:
-        return bytes((await get(client, "safe", sequence)).data)
+        return bytes((await get(client, "safe", sequence, 6.0)).data)
     except (TimeoutError, NoRespondersError):
         return b""

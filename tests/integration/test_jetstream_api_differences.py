@@ -27,7 +27,7 @@ from tests.support.nats_server import NatsServer
 STEPS = [*FIRST_STEPS, *ODD_STEPS]
 DIFFERENCES = EXPECTED | ODD
 SCHEMAS = Path(__file__).parents[2] / "build" / "jetstream-schemas"
-SECONDS_MAX = 120.0
+SECONDS_MAX = 240.0
 MISFORMED = {"stream_names_response", "consumer_names_response", "consumer_pause_response"}
 """An error in these fits two of the schema's alternatives, for which it has only one. nats-server's
 own answers do, too."""

@@ -53,7 +53,7 @@ async def test_an_application_reads_its_stream_and_no_other(
 ) -> None:
     async with client_of(hub.url, **APP) as client:
         await asked(client, "INFO", b"")
-        await client.request("orders.eu", b"value", timeout=20)
+        await client.request("orders.eu", b"value", timeout=60)
         manager = client.jetstream(domain="log")
         assert await manager.find_stream_name_by_subject("orders.eu") == "orders"
         assert (await manager.stream_info("orders")).state.messages == 1

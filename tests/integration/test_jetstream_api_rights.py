@@ -24,7 +24,7 @@ def create_streams(client: Client) -> None:
 
 async def status(client: NatsClient, stream: str) -> str:
     verb = f"$JS.log.API.DIRECT.GET.{stream}"
-    found = await client.request(verb, b'{"seq":1}', timeout=20)
+    found = await client.request(verb, b'{"seq":1}', timeout=60)
     return (found.headers or {}).get("Status", "") or found.data.decode()
 
 
@@ -105,9 +105,10 @@ async def test_each_change_of_a_stream_needs_its_own_right(tmp_path: Path) -> No
                 if right == "purge":
                     with pytest.raises(TimeoutError):
                         await client.request(put, b"v", timeout=0.5)
+                    await asked(client, "INFO")  # What was put before has been refused by now.
                     admin.add_acl(PRINCIPAL, "write", stream="KV_b", subject="$KV.b.>")
                     assert (
-                        json.loads((await client.request(put, b"v", timeout=20)).data)["seq"] == 1
+                        json.loads((await client.request(put, b"v", timeout=60)).data)["seq"] == 1
                     )
                 done = await answer(client, f"{verb}.KV_b", payload)
                 assert "error" not in done, done

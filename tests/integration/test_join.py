@@ -69,7 +69,7 @@ def test_a_node_that_joins_takes_replicas_and_votes(
 ) -> None:
     monkeypatch.setattr(control, "LEARN_AGAIN_SECONDS", 0.2)
     before = growing.servers.split(",")[:JOINS]
-    with Client(growing.servers, timeout=20) as client, Client(before) as idle:
+    with Client(growing.servers, timeout=60) as client, Client(before) as idle:
         known = idle._client._control._servers
         assert (len(idle.describe_cluster().nodes), len(known)) == (3, 3)
         client.create_stream("orders", "orders", replicas=2)
@@ -163,9 +163,9 @@ def test_a_single_node_becomes_a_cluster(tmp_path: Path, is_open: bool) -> None:
         cluster.cluster.is_open = is_open  # type: ignore[attr-defined]
         cluster.cluster.start_nats()
         cluster.restart(0)
-        with Client(cluster.cluster.grpc_addresses[0], timeout=20) as client:
+        with Client(cluster.cluster.grpc_addresses[0], timeout=60) as client:
             client.create_stream("orders", "orders")
-            client.publish("orders", b"1")
+            client.publish("orders", b"1", msg_id="1")
             client.commit_cursor("mine", "orders", 0)
         if not is_open:
             _refuses_others(cluster)
@@ -173,7 +173,7 @@ def test_a_single_node_becomes_a_cluster(tmp_path: Path, is_open: bool) -> None:
             cluster.cluster.is_open = True  # type: ignore[attr-defined]
             cluster.restart(0)
         cluster.restart(1)
-        with Client(cluster.servers, timeout=20) as client:
+        with Client(cluster.servers, timeout=60) as client:
             client.reassign_stream("orders", (0, 1))
             cluster.wait_for_isr("orders", [0, 1])
             cluster.jetstream("stream", "reassign", "__cursors", "--replicas", "0,1", "--yes")

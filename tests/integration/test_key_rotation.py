@@ -138,7 +138,7 @@ def test_keys_are_rotated_under_load_by_watching_and_by_sighup(
             assert keys_in_metrics(server) == {NEW_ID: "encrypt", KEY_ID: "decrypt"}
             load.more()
         assert key_ids(client, "load") == [KEY_ID, NEW_ID]
-        values = [each.value for each in client.consume("load", stop="latest", patience=30)]
+        values = [each.value for each in client.consume("load", stop="latest", patience=60)]
         assert values == [b"%d" % number for number in range(load.published)]
 
         # Batches with the old key are left: it may not go.
@@ -146,14 +146,14 @@ def test_keys_are_rotated_under_load_by_watching_and_by_sighup(
         hang_up(server)
         wait_for("the refusal", lambda: count(server, "keys_not_reloaded") == 1)
         assert f"was used with key {KEY_ID}, which is not among the keys" in server.log_text
-        assert len(list(client.consume("load", stop="latest", patience=30))) == load.published
+        assert len(list(client.consume("load", stop="latest", patience=60))) == load.published
 
     # The next start has all of it, and the note about the keys is durable.
     replace_keys(key_file, NEW, KEY)
     server.kill()
     server.start()
     with Client(server.grpc, timeout=PATIENCE_SECONDS) as client:
-        assert len(list(client.consume("load", stop="latest", patience=30))) == load.published
+        assert len(list(client.consume("load", stop="latest", patience=60))) == load.published
     for key in (KEY, NEW):
         assert key not in server.log_text
 
@@ -173,7 +173,7 @@ def test_keys_that_cannot_be_used_leave_the_old_ones_in_use(
         wait_for("the refusal", lambda: count(server, "keys_not_reloaded") >= 1)
         assert str(key_file) in server.log_text
         client.publish("kept.x", "after")
-        found = [each.value for each in client.consume("kept", stop="latest", patience=30)]
+        found = [each.value for each in client.consume("kept", stop="latest", patience=60)]
         assert found == [b"before", b"after"]
         assert key_ids(client, "kept") == [KEY_ID]
         replace_keys(key_file, NEW, KEY)

@@ -144,12 +144,27 @@ async def test_of_changes_that_were_undone(
             (client.alter_stream(stream, max_age=60), other.alter_stream(stream, max_age=90)),
             (client.set_throttle(1 << 20), other.set_throttle(0)),
         )
-        for first, second in changes:
+        mailers = stream, "mailers"
+        await client.create_consumer(*mailers)
+        consumers = (
+            (client.pause_consumer(*mailers, 60), other.resume_consumer(*mailers)),
+            (client.resume_consumer(*mailers), other.pause_consumer(*mailers, 60)),
+            (
+                client.create_consumer(*mailers, max_deliver=3),
+                other.create_consumer(*mailers, max_deliver=5),
+            ),
+        )
+        for first, second in (*changes, *consumers):
             await first
             late = attempts.kept()
             await second
             with pytest.raises(UnavailableError, match="changed after this call was sent"):
                 await late()
+        consumer = await client.describe_consumer(*mailers)
+        assert (consumer.paused_until is not None, consumer.max_deliver) == (True, 5)
+        await client.delete_consumer(*mailers)
+        with pytest.raises(UnavailableError, match="changed after this call was sent"):
+            await late()
         (found,) = [each for each in await client.list_streams() if each.id == stream.id]
         assert (found.paused, found.readonly, found.max_age) == (True, False, 90)
         await other.delete_stream(stream)

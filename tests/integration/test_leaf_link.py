@@ -217,7 +217,7 @@ async def test_a_request_that_no_node_announces_is_refused_by_nats_at_once() -> 
             await asked(app, "INFO")
             for verb in ("CONSUMER.MSG.NEXT.orders.worker", "FOO.BAR"):
                 with pytest.raises(nats.errors.NoRespondersError):
-                    await app.request(f"$JS.log.API.{verb}", b"", timeout=5)
+                    await app.request(f"$JS.log.API.{verb}", b"", timeout=60)
             assert echo.subjects.count(b"$JS.log.API.INFO") == len(echo.messages)
 
 

@@ -12,9 +12,13 @@ from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import OffsetOutOfRangeError
 from tests.support.api import DataPlane, raw_nats
 from tests.support.cluster import TestCluster
+from tests.support.patient_server import PatientCluster
 from tests.support.rot import rot
+from tests.support.stages import cluster_stage
 
 VALUE = bytes(10_000)
+
+cluster = cluster_stage(kind=PatientCluster)
 
 
 def publish(cluster: TestCluster, subject: str, count: int) -> None:
@@ -142,7 +146,7 @@ def test_rot_in_a_compacted_log_is_repaired_from_one_that_is_compacted_otherwise
             assert answer.error.code == "records_damaged"  # type: ignore[attr-defined]
             said = f'"stream": "quotes@quotes", "node": {node}, "event": "records_repaired"'
             cluster.wait_for("it is repaired", lambda: said in cluster.log(node), 60)  # noqa: B023
-            cluster.wait_for_isr("quotes", cluster.nodes, 30)
+            cluster.wait_for_isr("quotes", cluster.nodes)
             assert table_of(cluster, node, "quotes", 1300) == expected
 
 

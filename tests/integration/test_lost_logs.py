@@ -13,7 +13,7 @@ from tests.support.server import ServerProcess
 
 def test_what_waits_in_a_log_that_is_lost_is_unknown(own_server: ServerProcess) -> None:
     def told(path: str) -> str:
-        with urllib.request.urlopen(f"{own_server.http}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{own_server.http}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     own_server.start()

@@ -59,7 +59,10 @@ def acknowledged_without_node_2(cluster: TestCluster, name: str) -> Load:
     load = Load(cluster.nats, name).start()
     load.wait_for_acks(ACKS)
     load.stop()
-    assert sorted(cluster.describe(name, [0, 1]).stream.isr) == [0, 1]
+    cluster.wait_for(
+        "they have it",
+        lambda: sorted(cluster.describe(name, [0, 1]).stream.isr) == [0, 1],
+    )
     return load
 
 

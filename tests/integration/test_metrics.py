@@ -18,7 +18,7 @@ PROMTOOL = shutil.which("promtool")
 
 
 def page(server: ServerProcess, query: str = "") -> str:
-    with urllib.request.urlopen(f"{server.http}/metrics{query}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{server.http}/metrics{query}", timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -40,7 +40,7 @@ def test_what_a_server_stores_refuses_and_sends_is_counted(
     client.publish(f"{name}.a", b"1", headers={"Nats-Msg-Id": "one"})
     with pytest.raises(Exception, match="next offset"):
         client.publish(f"{name}.a", b"2", headers={"Nats-Expected-Last-Sequence": "7"})
-    assert [m.value for m in client.fetch(name, offset=0, max_wait=1.0)] == [b"1"]
+    assert [m.value for m in client.fetch(name, offset=0, max_wait=60.0)] == [b"1"]
     after = numbers(page(server))
 
     def grown(series: str) -> float:

@@ -121,7 +121,7 @@ def test_it_dies_with_its_parent_however_that_dies(tmp_path: Path, then: str) ->
             while parent.stdout.readline() != b"started\n":  # log lines come before
                 assert parent.poll() is None
             if "raise" in then:
-                parent.wait(10.0)
+                parent.wait(60.0)
         finally:
             parent.kill()
     pid = int(pid_file.read_text())

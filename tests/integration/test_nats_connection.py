@@ -186,7 +186,7 @@ async def test_a_payload_of_eight_megabytes_arrives_whole() -> None:
         async with connected(server.url) as connection:
             connection.subscribe("a", "", got.deliver)
             connection.write(pub("a", value))
-            await connection.flush(20.0)
+            await connection.flush(60.0)
     assert got.values == [value]
 
 
@@ -254,7 +254,7 @@ async def test_close_sends_what_was_written_before() -> None:
             watcher.subscribe("a", "", got.deliver)
             await watcher.flush()
             connection = NatsConnection([server.url])
-            await connection.connect(5.0)
+            await connection.connect(60.0)
             connection.write(pub("a", b"last words"))
             await connection.close()
             await connection.close()
@@ -277,7 +277,7 @@ async def test_a_server_that_does_not_read_makes_writes_fail_instead_of_filling_
             with pytest.raises(UnavailableError):
                 await connection.flush(0.1)
             server.thaw()
-            await connection.flush(20.0)
+            await connection.flush(60.0)
             assert connection.write_buffer_size == 0
 
 
@@ -310,10 +310,13 @@ async def test_connecting_nowhere_says_so_and_goes_on_trying() -> None:
         server.kill()
         connection = NatsConnection([server.url])
         try:
+            with pytest.raises(UnavailableError):
+                await connection.connect(0.0)
+            await eventually(lambda: server.url in connection._reconnector.last_failure)
             with pytest.raises(UnavailableError, match=server.url):
-                await connection.connect(0.3)
+                await connection.connect(0.01)
             server.start()
-            await connection.connect(5.0)
+            await connection.connect(60.0)
             assert url_of(connection) == server.url
             assert connection.counters.reconnects == 0
         finally:

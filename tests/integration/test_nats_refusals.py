@@ -42,7 +42,7 @@ class Owner(Collector):
 
 async def until_heard(connection: NatsConnection, subjects: list[str], owner: Owner) -> None:
     """Publish until each of the subjects has arrived."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while missing := set(subjects) - {each.decode() for each in owner.subjects}:
             connection.write(b"".join(pub(subject) for subject in missing))
             await asyncio.sleep(0.1)
@@ -93,13 +93,13 @@ async def test_at_a_limit_those_beyond_it_are_refused_and_no_others(when: str) -
     with NatsServer("max_subscriptions: 100") as server:
         connection = NatsConnection([server.url])
         if when != "before":
-            await connection.connect(5.0)
+            await connection.connect(60.0)
         sids = []
         for number in range(150):
             sids.append(connection.subscribe(f"s.{number}", "", owner.deliver, owner.hear))
             if when == "one by one":
                 await connection.flush()
-        await connection.connect(5.0)
+        await connection.connect(60.0)
         await connection.flush()
         try:
             assert [sid for sid, _ in owner.told] == sids[100:]
@@ -189,8 +189,9 @@ async def test_who_is_refused_for_long_asks_rarely(monkeypatch: pytest.MonkeyPat
             monkeypatch.setattr(connection, "_ask", counted)
             for subject in "ab":
                 connection.subscribe(subject, "", owner.deliver, owner.hear)
-            await asyncio.sleep(3)
-            assert 5 <= asked <= 10
+            begun = asyncio.get_running_loop().time()
+            await eventually(lambda: asked == 8)
+            assert asyncio.get_running_loop().time() - begun > 1.0, "pauses do not grow"
 
 
 def test_a_refused_stream_is_shown_and_heard_once_it_is_created_again(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_a_refused_stream_is_shown_and_heard_once_it_is_created_again(tmp_path: 
         with running_server(tmp_path / "data", "--nats", url) as server:
 
             def read(path: str) -> str:
-                with urllib.request.urlopen(server.http + path, timeout=5) as answer:
+                with urllib.request.urlopen(server.http + path, timeout=60) as answer:
                     return str(answer.read().decode())
 
             with Client(server.grpc, nats=url_for(nats, "app")) as client:
@@ -223,6 +224,6 @@ def test_a_refused_stream_is_shown_and_heard_once_it_is_created_again(tmp_path: 
                         client.create_stream("orders", "orders.>")
                         break
                     except PermissionDeniedError:  # NATS reads its file again.
-                        assert time.monotonic() < begun + 10
+                        assert time.monotonic() < begun + 60
                 assert client.publish("orders.a", b"1").offset == 0
                 assert client.describe_stream("orders").state == "online"

@@ -135,7 +135,7 @@ def test_nodes_of_one_command_are_a_cluster(cluster: tuple[list[Machine], str]) 
             stream = client.create_stream(f"s{number}", subject=f"s.{number}", replicas=2)
             # One on each machine: its nodes share a rack.
             assert {node // 100 for node in stream.replicas} == {0, 1}, stream
-        client.publish("s.0", b"before")
+        client.publish("s.0", b"before", msg_id="before")
 
         # SIGHUP ends no node, although these have nothing to read again.
         first.hang_up()
@@ -147,7 +147,7 @@ def test_nodes_of_one_command_are_a_cluster(cluster: tuple[list[Machine], str]) 
         assert [node for node, _ in first.started()].count(1) == 2
         assert others.items() <= first.pids().items()
         assert first.count("node_ended") == 1
-        client.publish("s.0", b"after")
+        client.publish("s.0", b"after", msg_id="after")
         assert [message.value for message in client.fetch("s0", offset=0)] == [b"before", b"after"]
 
     # What the nodes were started with is an ordinary file, and their folders are ordinary folders.

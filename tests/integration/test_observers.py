@@ -13,26 +13,27 @@ from jetstream_client import Client, Stream
 from tests.support import command
 from tests.support.browser import Page, browser, needs_chromium
 from tests.support.cluster import TestCluster
+from tests.support.patient_server import PatientCluster
 from tests.support.stages import cluster_stage
 
 RACKS = ("east", "east", "east", "far")
 FAR = 3
 
 
-cluster = cluster_stage(len(RACKS), RACKS)
+cluster = cluster_stage(len(RACKS), RACKS, kind=PatientCluster)
 """Node 3 is in another rack."""
 
 
 @pytest.fixture
 def client(cluster: TestCluster) -> Iterator[Client]:
-    with Client(cluster.servers, timeout=20) as client:
+    with Client(cluster.servers, timeout=60) as client:
         yield client
 
 
 @pytest.fixture(scope="module", autouse=True)
 def level(cluster: TestCluster) -> None:
     """Every node understands observers, and the controller has noticed that."""
-    with Client(cluster.servers, timeout=20) as client:
+    with Client(cluster.servers, timeout=60) as client:
         cluster.wait_for(
             "streams can have observers",
             lambda: bool(client.create_stream("first", "first", replicas=1, observers=1)),
@@ -62,8 +63,8 @@ def test_a_reader_nearby_reads_from_the_observer(cluster: TestCluster, client: C
     assert FAR not in (*stream.replicas, *stream.isr)
     client.publish("near", b"1")
     follows(cluster, client, "near")
-    with Client(cluster.servers, timeout=20, rack="far") as reader:
-        found = reader.fetch("near", 0, read_from="nearest", max_wait=5.0)
+    with Client(cluster.servers, timeout=60, rack="far") as reader:
+        found = reader.fetch("near", 0, read_from="nearest", max_wait=60.0)
         assert found.values() == [b"1"]
         routes = reader._client._reader._data._routes
         assert (

@@ -31,7 +31,7 @@ def test_a_server_s_files_and_a_backup_are_their_owner_s_alone(tmp_path: Path) -
     server = ServerProcess(tmp_path / "data")
     try:
         server.start()
-        with Client(server.grpc, timeout=20) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("orders", "orders.>", compact=True)
             for number in range(3):
                 client.publish("orders.eu", b"%d" % number, key="a")

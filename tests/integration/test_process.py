@@ -430,7 +430,7 @@ async def test_a_member_that_was_given_up_never_handles_a_key_twice_at_once(
                 "zombie",
                 handler,
                 group="zombies",
-                session_timeout=3.0,
+                session_timeout=6.0,
                 stop_event=stop,
                 retries=0,
                 on_assigned=assigned.extend,
@@ -578,6 +578,8 @@ async def test_mistakes_are_said_before_a_record_is_touched(server: ServerProces
         ):
             with pytest.raises(error, match=text):
                 await client.process("wrong", handler, **options)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="must be a function of a Message, not 'handler'"):
+            await client.process("wrong", "handler", cursor="p", dead_letter="d")  # type: ignore[arg-type]
 
         async def wrong(message: Message) -> int:
             return 5

@@ -180,10 +180,11 @@ def test_a_call_that_hangs_does_not_keep_the_program_from_ending(
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", "")
 
 
-TIMEOUT = 2.0
+TIMEOUT = 6.0
+"""Longer than a machine that others use, too, stands still."""
 
 
-@pytest.mark.parametrize("how", [{"cursor": "p"}, {"group": "g", "session_timeout": 1.0}])
+@pytest.mark.parametrize("how", [{"cursor": "p"}, {"group": "g", "session_timeout": 10.0}])
 @on_loop
 async def test_a_server_that_freezes_is_noticed_while_nothing_more_is_read(
     own_server: ServerProcess, caplog: pytest.LogCaptureFixture, how: dict[str, Any]
@@ -217,8 +218,9 @@ async def test_a_server_that_freezes_is_noticed_while_nothing_more_is_read(
 
 def test_dead_servers_are_noticed_by_who_publishes_outputs(own_server: ServerProcess) -> None:
     own_server.start()
-    with Client(own_server.grpc, timeout=TIMEOUT) as client:
+    with Client(own_server.grpc, timeout=60) as client:
         prepare(client, "gone", 20)
+    with Client(own_server.grpc, timeout=TIMEOUT) as client:
         begun = threading.Event()
 
         def handler(message: Message) -> Output:

@@ -93,7 +93,7 @@ def test_retries_across_failovers_are_stored_once(cluster: TestCluster) -> None:
         inbox = f"_INBOX.{os.urandom(6).hex()}"
         client.subscribe(f"{inbox}.>")
         producer.send(client, names, inbox)
-        assert unheard.take_answers(client, names, 20)
+        assert unheard.take_answers(client, names, 60)
     first = cluster.describe("s").stream.leader
     cluster.kill(first)
     producer.deliver(cluster.nats, names)

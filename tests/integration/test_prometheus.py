@@ -32,7 +32,7 @@ def cursor_is_behind(cluster: TestCluster) -> None:
     with Client(cluster.servers) as client:
         client.create_stream(STREAM, "orders.>")
         for number in range(5):
-            client.publish("orders.eu", b"%d" % number)
+            client.publish("orders.eu", b"%d" % number, msg_id=f"m{number}")
         client.commit_cursor(CURSOR, STREAM, 2)
 
 
@@ -91,7 +91,7 @@ class Prometheus:
 
     def ask(self, path: str, **query: str) -> Any:
         url = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return json.load(answer)["data"]
 
     def values(self, query: str) -> list[float]:

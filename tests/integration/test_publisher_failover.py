@@ -68,7 +68,7 @@ def check_exactly_once(client: Client, stream: str, sender: Sender) -> None:
 
 def test_a_killed_server_costs_a_pause_no_record_and_no_order(own_server: ServerProcess) -> None:
     own_server.start()
-    with Client(own_server.grpc, timeout=30) as client:
+    with Client(own_server.grpc, timeout=60) as client:
         client.create_stream("orders", "orders.>")
         with (
             client.publisher(
@@ -87,7 +87,7 @@ def test_a_killed_server_costs_a_pause_no_record_and_no_order(own_server: Server
 
 
 def test_a_killed_leader_costs_a_pause_no_record_and_no_order(cluster: TestCluster) -> None:
-    with Client(cluster.servers, timeout=30) as client:
+    with Client(cluster.servers, timeout=60) as client:
         client.create_stream("survivor", "survivor.>", replicas=3)
         with (
             client.publisher("survivor.x", max_bytes=8192, delivery_timeout=100) as publisher,
@@ -105,7 +105,7 @@ def test_a_killed_leader_costs_a_pause_no_record_and_no_order(cluster: TestClust
 
 
 def test_a_frozen_leader_costs_a_pause_no_record_and_no_order(cluster: TestCluster) -> None:
-    with Client(cluster.servers, timeout=30) as client:
+    with Client(cluster.servers, timeout=60) as client:
         client.create_stream("frozen", "frozen.>", replicas=3)
         with (
             client.publisher("frozen.x", max_bytes=8192, delivery_timeout=100) as publisher,
@@ -125,7 +125,7 @@ def test_a_frozen_leader_costs_a_pause_no_record_and_no_order(cluster: TestClust
 
 
 def test_a_killed_nats_server_costs_a_pause_no_record_and_no_order(cluster: TestCluster) -> None:
-    with Client(cluster.servers, timeout=30) as client:
+    with Client(cluster.servers, timeout=60) as client:
         client.create_stream("wire", "wire.>", replicas=3)
         with (
             client.publisher("wire.x", max_bytes=8192, delivery_timeout=100) as publisher,

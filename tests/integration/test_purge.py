@@ -15,7 +15,7 @@ BATCH = 10
 
 @pytest.fixture
 def client(cluster: TestCluster) -> Iterator[Client]:
-    with Client(cluster.servers, timeout=20) as client:
+    with Client(cluster.servers, timeout=60) as client:
         yield client
 
 

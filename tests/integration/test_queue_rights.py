@@ -72,7 +72,7 @@ def calling(server: SecuredServer, principal: str) -> Iterator[Any]:
         class Calls:
             def __getattr__(self, name: str) -> Any:
                 rpc = getattr(stub, name)
-                return lambda request: rpc(request, metadata=metadata, timeout=20)
+                return lambda request: rpc(request, metadata=metadata, timeout=60)
 
         yield Calls()
 
@@ -83,7 +83,7 @@ def described(server: SecuredServer, name: str) -> pb.ConsumerDescription:
 
 
 def pull(name: str) -> pb.PullMessagesRequest:
-    return pb.PullMessagesRequest(stream=REF, name=name, messages_max=10, wait_ms=15_000)
+    return pb.PullMessagesRequest(stream=REF, name=name, messages_max=10, wait_ms=300_000)
 
 
 def take_all(calls: Any, name: str) -> None:
@@ -251,12 +251,10 @@ def test_a_pull_that_waits_ends_when_the_right_to_the_name_is_taken(
             waiting = pool.submit(calls.PullMessages, pull(consumer))
             while not described(server, consumer).waiting:
                 time.sleep(0.02)
-            began = time.monotonic()
             admin.remove_acl(rule.id)
             error = waiting.exception(60)
     assert isinstance(error, grpc.RpcError)
     assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-    assert time.monotonic() - began < 12
 
 
 def test_an_acknowledgement_of_a_kind_that_this_version_does_not_know_is_refused(

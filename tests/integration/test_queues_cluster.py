@@ -30,7 +30,7 @@ def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 async def taken(queue: AsyncQueue, count: int) -> list[tuple[int, int]]:
     """Acknowledges so many messages, and returns offset and number of deliveries of each."""
     found = []
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(120):
         async for message in queue:
             if await message.ack():
                 found.append((message.offset, message.deliveries))
@@ -56,7 +56,7 @@ async def test_a_leader_crashes(cluster: ApiCluster, hub: LeafServer) -> None:
             cluster.kill(leader)
             try:
                 again = set[int]()
-                async with asyncio.timeout(90):
+                async with asyncio.timeout(120):
                     async for message in queue:
                         assert message.offset not in done
                         if await message.ack():
@@ -82,14 +82,14 @@ async def test_nats_clients_and_our_own_share_one_consumer(
         subscription = await manager.pull_subscribe("mixed.>", durable="both")
         theirs = await fetched(subscription, 4)
         for each in theirs:
-            await each.ack_sync(timeout=20)
+            await each.ack_sync(timeout=60)
         async with client.queue("mixed", "both", prefetch=3) as queue:
             ours = await taken(queue, 3)
             assert [offset for offset, _ in ours] == [4, 5, 6]
         rest = await fetched(subscription, 3)
         assert {each.data for each in rest} == {b"7", b"8", b"9"}
         for each in rest:
-            await each.ack_sync(timeout=20)
+            await each.ack_sync(timeout=60)
         await client.create_consumer("mixed", "ours")
         bound = await manager.pull_subscribe_bind("ours", stream="mixed")
         assert {each.data for each in await fetched(bound, 10)} == {b"%d" % n for n in range(10)}

@@ -51,13 +51,15 @@ async def publish(client: AsyncClient, subject: str, acknowledged: dict[int, byt
 async def test_the_replica_in_the_clients_rack_serves_it(cluster: TestCluster) -> None:
     async with AsyncClient(cluster.servers) as client:
         stream = await client.create_stream("racks", "racks.>")
-        await client.publish("racks.x", b"1")
+        await client.publish("racks.x", b"1", msg_id="1")
     for number, rack in enumerate(RACKS):
-        async with AsyncClient(cluster.servers, rack=rack) as client:
-            found = await client.fetch(stream.id, 0, read_from="nearest", max_wait=5.0)
-            assert found.values() == [b"1"]
-            data = cluster.cluster.config["nodes"][number]["data"]
-            assert asked(client, stream.id, "nearest") == data
+        data, served_by = cluster.cluster.config["nodes"][number]["data"], ""
+        async with asyncio.timeout(60):
+            while served_by != data:  # One that stands still may be out of sync for a moment.
+                async with AsyncClient(cluster.servers, rack=rack) as client:
+                    found = await client.fetch(stream.id, 0, read_from="nearest", max_wait=60.0)
+                    assert found.values() == [b"1"]
+                    served_by = asked(client, stream.id, "nearest")
 
 
 @pytest.mark.parametrize(("read_from", "kills"), [("nearest", True), ("any", False)])
@@ -85,11 +87,11 @@ def test_a_replica_killed_or_frozen_costs_its_reader_no_record_and_none_comes_tw
             await asyncio.to_thread(cluster.kill if kills else cluster.freeze, number)
             try:
                 before = len(found)
-                await eventually(lambda: len(found) > before + 200, 30)
+                await eventually(lambda: len(found) > before + 200)
                 assert asked(client, stream.id, read_from) != victim
                 publisher.cancel()
                 await asyncio.gather(publisher, return_exceptions=True)
-                await eventually(lambda: len(found) > max(acknowledged), 30)
+                await eventually(lambda: len(found) > max(acknowledged))
                 reader.cancel()
                 await asyncio.gather(reader, return_exceptions=True)
             finally:
@@ -119,7 +121,7 @@ async def test_a_replica_that_is_followed_and_freezes_is_left_for_another(
             nonlocal end
             while not holds():
                 coming = waits(consumer)
-                end = 1 + (await admin.publish("near.x", b"%d" % end)).offset
+                end = 1 + (await admin.publish("near.x", b"%d" % end, msg_id=f"m{end}")).offset
                 assert await coming == [(end - 1, b"%d" % (end - 1))]
 
         async def consumer_of_near() -> AsyncConsumer:
@@ -149,16 +151,16 @@ async def test_a_reader_that_has_seen_more_than_its_replica_waits_for_it(
     async with AsyncClient(cluster.servers) as client:
         await client.create_stream("ahead", "ahead.>")
         for number in range(100):
-            offset = (await client.publish("ahead.x", b"%d" % number)).offset
+            offset = (await client.publish("ahead.x", b"%d" % number, msg_id=f"m{number}")).offset
             # Acknowledged an instant ago: a follower may not have heard that it is committed.
-            found = await client.fetch("ahead", offset, read_from="any", max_wait=5.0)
+            found = await client.fetch("ahead", offset, read_from="any", max_wait=60.0)
             assert found.values() == [b"%d" % number]
 
 
 def test_with_the_metadata_majority_lost_a_replica_still_serves(cluster: TestCluster) -> None:
-    with Client(cluster.servers, timeout=20) as client:
+    with Client(cluster.servers, timeout=60) as client:
         client.create_stream("alone", "alone.>")
-        client.publish("alone.x", b"1")
+        client.publish("alone.x", b"1", msg_id="1")
         cluster.wait_for_isr("alone", cluster.nodes)
         cluster.wait_for(
             "node 2 knows that it is committed", lambda: bool(cluster.api(2).fetch("alone").batches)
@@ -175,9 +177,9 @@ def test_with_the_metadata_majority_lost_a_replica_still_serves(cluster: TestClu
 
 
 def test_a_node_without_a_replica_says_who_has_one(cluster: TestCluster) -> None:
-    with Client(cluster.servers, timeout=20) as client:
+    with Client(cluster.servers, timeout=60) as client:
         stream = client.create_stream("single", "single.>", replicas=1)
-        client.publish("single.x", b"1")
+        client.publish("single.x", b"1", msg_id="1")
         (holder,) = stream.replicas
         stranger = next(node for node in cluster.nodes if node != holder)
         known = pb.DescribeStreamRequest(stream=StreamRef(name="single"), registry_only=True)
@@ -200,10 +202,10 @@ def test_a_replica_that_was_never_in_sync_does_not_say_that_there_is_nothing(
     ways: tuple[ReadFrom, ...] = ("leader", "any")
     with (
         Client(cluster.servers, timeout=8) as client,
-        Client(cluster.servers, timeout=2) as impatient,
+        Client(cluster.servers, timeout=6) as impatient,
     ):
         stream = client.create_stream("lone", "lone", replicas=1)
-        client.publish("lone", b"the only one")
+        client.publish("lone", b"the only one", msg_id="the only one")
         leader = client.describe_stream(stream).leader
         target = next(node for node in cluster.nodes if node != leader)
         cluster.freeze(target)

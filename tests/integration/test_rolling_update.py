@@ -57,7 +57,7 @@ def change(cluster: TestCluster, node: int, software: tuple[str, ...]) -> None:
 
 def check_serves(cluster: TestCluster, node: int) -> None:
     """Whatever leads: the node takes commits of cursors, leads, and is read from."""
-    with Client(cluster.cluster.grpc_addresses[node], timeout=20) as client:
+    with Client(cluster.cluster.grpc_addresses[node], timeout=60) as client:
         client.commit_cursor("reader", "orders", node)
         assert client.describe_cursor("reader", "orders").offset == node
         cluster.wait_for(
@@ -70,7 +70,7 @@ def check_serves(cluster: TestCluster, node: int) -> None:
 def test_software_of_the_release_before_and_of_today_work_together(
     tmp_path: Path, old: tuple[str, ...]
 ) -> None:
-    with old_cluster(tmp_path, old) as cluster, Client(cluster.servers, timeout=20) as client:
+    with old_cluster(tmp_path, old) as cluster, Client(cluster.servers, timeout=60) as client:
         client.create_stream("orders", "orders", replicas=3, min_insync_replicas=2)
         load = Load(cluster.nats, "orders").start()
         try:
@@ -82,7 +82,7 @@ def test_software_of_the_release_before_and_of_today_work_together(
                     check_serves(cluster, each)
                 load.wait_for_acks(200)
             with (
-                Client(cluster.cluster.grpc_addresses[1], timeout=20) as newest,
+                Client(cluster.cluster.grpc_addresses[1], timeout=60) as newest,
                 pytest.raises(PreconditionFailedError, match=r"level 5.*at 4: nodes \[2\] run old"),
             ):
                 newest.set_throttle(LIMIT)
@@ -112,27 +112,27 @@ def test_whoever_moved_cursors_by_the_right_to_read_goes_on_after_the_update(
         for node in cluster.nodes:
             cluster.stop(node)
             cluster.restart(node)
-        with Client(cluster.servers, token=administrator(cluster), timeout=20) as admin:
+        with Client(cluster.servers, token=administrator(cluster), timeout=60) as admin:
             admin.create_stream("orders", "orders", replicas=3)
-            admin.publish("orders", b"0")
+            admin.publish("orders", b"0", msg_id="0")
             rule = admin.add_acl("user:app", "read", stream="orders", subject="orders")
             app = admin.create_token("user:app").text
             for node in cluster.nodes:
                 change_of(cluster, admin, node)
                 for address in cluster.cluster.grpc_addresses:
-                    with Client(address, token=app, timeout=20) as client:
+                    with Client(address, token=app, timeout=60) as client:
                         client.commit_cursor("app", "orders", node)
                         client.consume_group("orders", "group", session_timeout=1.0).close()
             cluster.wait_for(
                 "the level is raised",
                 lambda: rules_of(admin)[rule.id] == ("read", "commit"),
             )
-            with Client(cluster.servers, token=app, timeout=20) as client:
+            with Client(cluster.servers, token=app, timeout=60) as client:
                 client.commit_cursor("app", "orders", 7)
             admin.add_acl("user:late", "read", stream="orders", subject="orders")
             late = admin.create_token("user:late").text
             with (
-                Client(cluster.servers, token=late, timeout=20) as client,
+                Client(cluster.servers, token=late, timeout=60) as client,
                 pytest.raises(PermissionDeniedError, match="`commit`"),
             ):
                 client.commit_cursor("app", "orders", 0)

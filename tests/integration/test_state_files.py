@@ -16,7 +16,7 @@ from tests.support.server import ServerProcess
 from tests.support.stages import cluster_stage
 
 ACKS = 300
-GONE_SECONDS = 5.0
+GONE_SECONDS = 60.0
 
 
 cluster = cluster_stage(scope="function")

@@ -20,7 +20,7 @@ from tests.support.cluster import TestCluster
 
 @pytest.fixture
 def client(cluster: TestCluster) -> Iterator[Client]:
-    with Client(cluster.servers, timeout=20) as client:
+    with Client(cluster.servers, timeout=60) as client:
         yield client
 
 
@@ -41,7 +41,7 @@ def asked(cluster: TestCluster, subject: str) -> dict[str, object]:
         connection = await nats.connect(cluster.nats)
         try:
             answer: dict[str, object] = json.loads(
-                (await connection.request(subject, b"plain", timeout=5)).data
+                (await connection.request(subject, b"plain", timeout=60)).data
             )
         except nats.errors.NoRespondersError:
             return {}
@@ -72,7 +72,7 @@ def test_a_readonly_stream_refuses_every_publisher_and_is_read(
     assert values(client, "sealed") == [b"first", b"second"]
     assert client.purge_stream("sealed", 1) == 1
     assert not client.set_stream_readonly("sealed", False).readonly
-    assert client.publish("sealed", "third").offset == 2
+    assert client.publish("sealed", "third", msg_id="third").offset == 2
 
 
 def test_a_paused_stream_does_not_listen_and_resumes_where_it_was(
@@ -96,7 +96,7 @@ def test_a_paused_stream_does_not_listen_and_resumes_where_it_was(
     assert values(client, "quiet") == [b"first", b"second"]
     assert client.purge_stream("quiet", 1) == 1
     assert not client.resume_stream("quiet").paused
-    assert client.publish("quiet", "third").offset == 2
+    assert client.publish("quiet", "third", msg_id="third").offset == 2
 
 
 def test_the_others_of_a_group_take_the_messages_of_a_paused_member(client: Client) -> None:
@@ -128,7 +128,7 @@ def test_the_leader_has_altered_settings_before_the_call_returns(
         found = call(cluster.api(leader).streams.DescribeStream, known).description.stream
         assert found.stream_epoch == altered.stream_epoch
     client.alter_stream("altered", acks="reply")
-    assert client.publish("altered", "acknowledged").offset == 0
+    assert client.publish("altered", "acknowledged", msg_id="acknowledged").offset == 0
 
 
 def test_access_outlives_the_leader(cluster: TestCluster, client: Client) -> None:
@@ -152,7 +152,7 @@ def test_access_outlives_the_leader(cluster: TestCluster, client: Client) -> Non
             client.publish("sealed-on", "refused")
         assert asked(cluster, "quiet-on") == {}
         assert client.resume_stream("quiet-on").leader != leader
-        assert client.publish("quiet-on", "second").offset == 1
+        assert client.publish("quiet-on", "second", msg_id="second").offset == 1
     finally:
         cluster.restart(leader)
     assert values(client, "sealed-on") == [b"first"]

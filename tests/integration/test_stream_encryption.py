@@ -69,7 +69,7 @@ def test_only_the_streams_that_ask_for_it_are_encrypted(
 ) -> None:
     encryption = ("--encryption", "aes-256-gcm")
     jetstream(server, "stream", "create", "sealed", "--subject", "sealed.>", *encryption)
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         ids = {"sealed": client.describe_stream("sealed").id}
         ids["plain"] = client.create_stream("plain", "plain.>").id
         for name in ids:
@@ -100,7 +100,7 @@ def test_only_the_streams_that_ask_for_it_are_encrypted(
     assert files_with_the_secret(folders["sealed"], folders["again"], tmp_path / "backup") == []
     assert files_with_the_secret(folders["plain"])
     server.start()
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         publish(client, "sealed", range(30, 40))
         assert values(client, "sealed") == said(range(40))
         assert all(encrypted(client, "sealed"))
@@ -109,7 +109,7 @@ def test_only_the_streams_that_ask_for_it_are_encrypted(
 def test_what_is_stored_after_an_alteration_is_encrypted_and_what_was_before_stays(
     server: ServerProcess,
 ) -> None:
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("altered", "altered.>")
         publish(client, "altered", range(10))
         before = encrypted(client, "altered")
@@ -131,7 +131,7 @@ def test_a_node_without_keys_makes_no_such_stream(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data")
     server.start()
     try:
-        with Client(server.grpc, timeout=30) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("plain", "plain.>")
             complaint = r"needs keys, and node 0 has none.*encryption\.key_file"
             with pytest.raises(PreconditionFailedError, match=complaint):
@@ -147,14 +147,14 @@ def test_a_node_without_keys_makes_no_such_stream(tmp_path: Path) -> None:
 def test_a_node_that_has_lost_its_keys_refuses_the_stream_and_serves_the_others(
     server: ServerProcess,
 ) -> None:
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("sealed", "sealed.>", encryption="aes-256-gcm")
         client.create_stream("plain", "plain.>")
     server.stop()
     kept = server.environment.pop("JETSTREAM_ENCRYPTION__KEY_FILE")
     server.environment["JETSTREAM_ENCRYPTION__RETIRED_KEY_IDS"] = json.dumps([KEY_ID])
     server.start()
-    with Client(server.grpc, timeout=10) as client:
+    with Client(server.grpc, timeout=60) as client:
         publish(client, "plain", range(10))
         assert values(client, "plain") == said(range(10))
         with pytest.raises(StorageError, match="takes no appends; its description says why"):
@@ -165,7 +165,7 @@ def test_a_node_that_has_lost_its_keys_refuses_the_stream_and_serves_the_others(
     server.environment["JETSTREAM_ENCRYPTION__KEY_FILE"] = kept
     del server.environment["JETSTREAM_ENCRYPTION__RETIRED_KEY_IDS"]
     server.start()
-    with Client(server.grpc, timeout=30) as client:
+    with Client(server.grpc, timeout=60) as client:
         publish(client, "sealed", range(10))
         assert values(client, "sealed") == said(range(10))
 

@@ -48,16 +48,16 @@ async def test_the_last_record_of_a_subject_is_found_however_far_back_it_is(
 ) -> None:
     async with asking(hub.url) as client:
         js = client.jetstream(domain="log")
-        await js.publish("far.first", b"1", timeout=20)
+        await js.publish("far.first", b"1", timeout=60)
         for _ in range(12):
-            await js.publish("far.others", bytes(900_000), timeout=20)
+            await js.publish("far.others", bytes(900_000), timeout=60)
         for is_direct in (False, True):
             found = await js.get_msg("far", subject="far.first", direct=is_direct)
             assert (found.seq, found.data) == (1, b"1")
             with pytest.raises(NotFoundError):
                 await js.get_msg("far", subject="far.never", direct=is_direct)
         reply = await client.request(
-            "$JS.log.API.DIRECT.GET.far", b'{"multi_last":["far.first","far.never"]}', timeout=20
+            "$JS.log.API.DIRECT.GET.far", b'{"multi_last":["far.first","far.never"]}', timeout=60
         )
         assert (reply.data, (reply.headers or {})["Nats-Sequence"]) == (b"1", "1")
     with Client(server.grpc) as sdk:
@@ -74,7 +74,7 @@ async def test_subjects_are_counted(server: ServerProcess, hub: LeafServer) -> N
     async with asking(hub.url) as client:
         js = client.jetstream(domain="log")
         for number in range(30):
-            await js.publish(f"bucket.{'abc'[number % 3]}.x", b"%d" % number, timeout=20)
+            await js.publish(f"bucket.{'abc'[number % 3]}.x", b"%d" % number, timeout=60)
         info = await answer(client, "STREAM.INFO.bucket", subjects_filter="bucket.a.>")
         state = info["state"]
         assert (state["subjects"], state["num_subjects"]) == ({"bucket.a.x": 1}, 3)
@@ -102,7 +102,7 @@ def test_of_publishers_with_one_expectation_one_is_right(
             for _ in range(3):
                 found = await asyncio.gather(
                     *(
-                        js.publish(subject, b"%d" % n, timeout=20, headers={EXPECTED: str(last)})
+                        js.publish(subject, b"%d" % n, timeout=60, headers={EXPECTED: str(last)})
                         for n in range(20)
                     ),
                     return_exceptions=True,
@@ -136,12 +136,12 @@ def restart(server: ServerProcess) -> None:
 async def test_after_a_restart_all_is_as_before(server: ServerProcess, hub: LeafServer) -> None:
     async with asking(hub.url) as client:
         js = client.jetstream(domain="log")
-        ack = await js.publish("bucket.kept", b"1", timeout=20)
+        ack = await js.publish("bucket.kept", b"1", timeout=60)
         await asyncio.to_thread(restart, server)
         await asked(client, "INFO", b"", seconds=30)
         for stream in ("bucket", "plain"):
             with pytest.raises(APIError) as refused:
-                await js.publish(f"{stream}.contended", b"", timeout=30, headers={EXPECTED: "0"})
+                await js.publish(f"{stream}.contended", b"", timeout=60, headers={EXPECTED: "0"})
             assert refused.value.err_code == 10071
         found = await js.get_msg("bucket", subject="bucket.kept", direct=True)
         assert (found.seq, found.data) == (ack.seq, b"1")

@@ -53,11 +53,12 @@ def config_of(authority: Authority, files: tuple[Path, Path] | None) -> TlsConfi
 
 
 def refusal(server: ServerProcess, tls: bool | TlsConfig | None) -> str:
-    """What the client is told, at once."""
-    begun = time.monotonic()
-    with Client(server.grpc, tls=tls) as client, pytest.raises(UnauthenticatedError) as caught:
+    """What the client is told, at once: who tried until its timeout would try for an hour."""
+    with (
+        Client(server.grpc, tls=tls, timeout=3600) as client,
+        pytest.raises(UnauthenticatedError) as caught,
+    ):
         client.describe_cluster()
-    assert time.monotonic() - begun < 8, "it tried until its timeout"
     return caught.value.message
 
 
@@ -100,7 +101,7 @@ def test_a_client_at_another_port_is_told_so(
 ) -> None:
     wrong = f"{host}:{strict.port_base + ('grpc', 'data', 'raft', 'http').index(port)}"
     for each in (tls, config_of(authority, None)):
-        with Client(wrong, tls=each, timeout=10) as client, pytest.raises(JetstreamError) as caught:
+        with Client(wrong, tls=each, timeout=60) as client, pytest.raises(JetstreamError) as caught:
             client.describe_cluster()
         assert "clients need the gRPC port, 9292 by default" in caught.value.message
 
@@ -133,11 +134,11 @@ def test_the_other_ports_take_no_one_without_tls_or_a_certificate(
     strict: ServerProcess, authority: Authority, tls: TlsConfig, port: str
 ) -> None:
     address = ("127.0.0.1", strict.port_base + {"data": 1, "http": 3}[port])
-    with socket.create_connection(address, timeout=10) as plain:
+    with socket.create_connection(address, timeout=60) as plain:
         assert b"200" not in received(plain, b"GET /metrics HTTP/1.0\r\n\r\n")
     without = config_of(authority, None).ssl_context()
     with (
-        socket.create_connection(address, timeout=10) as sock,
+        socket.create_connection(address, timeout=60) as sock,
         without.wrap_socket(sock, server_hostname="localhost") as secured,
     ):
         assert received(secured, b"GET /metrics HTTP/1.0\r\n\r\n") == b""
@@ -147,7 +148,7 @@ def test_the_other_ports_take_no_one_without_tls_or_a_certificate(
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = version
         context.set_ciphers("DEFAULT:@SECLEVEL=0")
-        with socket.create_connection(address, timeout=10) as sock:
+        with socket.create_connection(address, timeout=60) as sock:
             try:
                 with context.wrap_socket(sock, server_hostname="localhost") as secured:
                     assert is_taken
@@ -224,7 +225,7 @@ def test_certificates_are_replaced_while_the_server_runs(tmp_path: Path) -> None
 
 def until(holds: object) -> None:
     assert callable(holds)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -236,7 +237,7 @@ def shown_on(server: ServerProcess, tls: TlsConfig) -> set[bytes]:
     found = set()
     for port in (0, 1, 3):
         with (
-            socket.create_connection(("127.0.0.1", server.port_base + port), timeout=10) as sock,
+            socket.create_connection(("127.0.0.1", server.port_base + port), timeout=60) as sock,
             context.wrap_socket(sock, server_hostname="localhost") as secured,
         ):
             found.add(secured.getpeercert(binary_form=True) or b"")
@@ -246,7 +247,7 @@ def shown_on(server: ServerProcess, tls: TlsConfig) -> set[bytes]:
 def test_health_is_asked_over_tls(strict: ServerProcess, tls: TlsConfig) -> None:
     assert f"http=https://127.0.0.1:{strict.port_base + 3} tls=on" in strict.ready_line
     connection = http.client.HTTPSConnection(
-        "127.0.0.1", strict.port_base + 3, timeout=10, context=tls.ssl_context()
+        "127.0.0.1", strict.port_base + 3, timeout=60, context=tls.ssl_context()
     )
     connection.request("GET", "/readyz")
     assert connection.getresponse().read() == b"ready\n"

@@ -26,7 +26,7 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredTlsSe
 
 def status_of_metrics(server: SecuredTlsServer, tls: TlsConfig) -> int:
     connection = http.client.HTTPSConnection(
-        "localhost", server.port_base + 3, timeout=10, context=tls.ssl_context()
+        "localhost", server.port_base + 3, timeout=60, context=tls.ssl_context()
     )
     try:
         connection.request("GET", "/metrics")
@@ -79,7 +79,7 @@ def test_the_credential_with_a_clients_certificate_is_no_node(certified: Secured
         ) as channel:
             with pytest.raises(grpc.RpcError) as caught:
                 Stub("Cluster", channel).StandBy(
-                    request, timeout=10, metadata=(("authorization", proof),)
+                    request, timeout=60, metadata=(("authorization", proof),)
                 )
             said[name] = str(caught.value)
     assert "the certificate is not that of node:7" in said["client"]

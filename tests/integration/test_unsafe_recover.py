@@ -51,7 +51,7 @@ def refused_start(cluster: TestCluster, node: int) -> str:
     before = len(cluster.log(node))
     cluster.cluster.start_node(node)
     name = node_name(node)
-    cluster.wait_for(f"{name} stops", lambda: name not in cluster.cluster.pids(), 30)
+    cluster.wait_for(f"{name} stops", lambda: name not in cluster.cluster.pids())
     return cluster.log(node)[before:]
 
 
@@ -61,7 +61,7 @@ def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
     with Client(cluster.servers) as client:
         client.create_stream("orders", "orders")
         for number in range(50):
-            client.publish("orders", b"%d" % number)
+            client.publish("orders", b"%d" % number, msg_id=f"m{number}")
         client.commit_cursor("billing", "orders", 7)
         cluster.wait_for_isr("__cursors", cluster.nodes)
         (left, *lost) = [node for node in cluster.nodes if node != 0] + [0]
@@ -76,7 +76,7 @@ def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
         client.create_stream("unknown", "unknown", replicas=1)
         cluster.wait_for_isr("orders", lost)
         for number in range(50, 60):
-            client.publish("orders", b"%d" % number)
+            client.publish("orders", b"%d" % number, msg_id=f"m{number}")
     for node in lost:
         cluster.kill(node)
 
@@ -101,7 +101,7 @@ def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
         cluster.wait_for("it leads", lambda: client.describe_stream("orders").leader == left)
         client.alter_stream("orders", min_insync_replicas=1)
         assert cluster.api(left).values_upto("orders", 50) == [b"%d" % n for n in range(50)]
-        client.publish("orders", b"after")
+        client.publish("orders", b"after", msg_id="after")
         after = client.describe_stream("orders")
         assert (after.high_watermark, after.leader_epoch > 1000) == (51, True)
         cluster.jetstream("stream", "alter", "__cursors", "--min-insync-replicas", "1")
@@ -146,7 +146,7 @@ def test_a_stream_of_which_only_an_observer_is_left_goes_on_as_the_plan_says(
             "they hold it", lambda: client.describe_stream("orders").replicas == tuple(lost)
         )
         for number in range(50):
-            client.publish("orders.x", b"%d" % number)
+            client.publish("orders.x", b"%d" % number, msg_id=f"m{number}")
         cluster.wait_for(
             "the observer has it", lambda: len(cluster.api(left).values_upto("orders", 50)) == 50
         )
@@ -168,7 +168,7 @@ def test_a_stream_of_which_only_an_observer_is_left_goes_on_as_the_plan_says(
     with Client(server) as client:
         assert client.describe_stream("orders").leader == left
         client.alter_stream("orders", min_insync_replicas=1)
-        client.publish("orders.x", b"after")
+        client.publish("orders.x", b"after", msg_id="after")
         wanted = [*(b"%d" % number for number in range(50)), b"after"]
         assert cluster.api(left).values_upto("orders", 51) == wanted
 
@@ -204,13 +204,13 @@ def test_a_node_that_was_to_stay_and_was_overlooked_keeps_what_it_holds(tmp_path
     """It is no voter. Whoever refuses it says what it lacks, and that can be done later."""
     left, overlooked = 2, 3
     with running_cluster(tmp_path / "nodes", 4) as cluster:
-        with Client(cluster.servers, timeout=20) as client:
+        with Client(cluster.servers, timeout=60) as client:
             client.create_stream("orders", "orders", replicas=1)
             client.reassign_stream("orders", (overlooked,))
             cluster.wait_for(
                 "it leads", lambda: client.describe_stream("orders").leader == overlooked
             )
-            client.publish("orders", b"1")
+            client.publish("orders", b"1", msg_id="1")
         for node in cluster.nodes:
             cluster.kill(node)
         name_voters(cluster, [left])
@@ -226,7 +226,7 @@ def test_a_node_that_was_to_stay_and_was_overlooked_keeps_what_it_holds(tmp_path
         assert "not to stay" in unsafe_recover(cluster, 0, "--yes", code=1)
         unsafe_recover(cluster, overlooked, "--yes")
         cluster.restart(overlooked)
-        with Client(cluster.cluster.grpc_addresses[left], timeout=20) as client:
+        with Client(cluster.cluster.grpc_addresses[left], timeout=60) as client:
             assert [message.value for message in client.fetch("orders")] == [b"1"]
 
 
@@ -236,12 +236,12 @@ def test_a_node_that_knows_more_than_the_voter_that_is_left_takes_over_its_metad
     """It had acted on it: it leads a stream in a later epoch, and one that the voter lacks."""
     left, follower, lost = 2, 3, (0, 1)
     with running_cluster(tmp_path / "nodes", 4) as cluster:
-        with Client(cluster.servers, timeout=20) as client:
+        with Client(cluster.servers, timeout=60) as client:
             client.create_stream("shared", "shared", replicas=2, min_insync_replicas=1)
             client.reassign_stream("shared", (left, follower))
             cluster.wait_for_isr("shared", [left, follower])
             for number in range(20):
-                client.publish("shared", b"%d" % number)
+                client.publish("shared", b"%d" % number, msg_id=f"m{number}")
             cluster.wait_for_isr("shared", [left, follower])
             leader = client.describe_cluster().controller
             cluster.kill(left)
@@ -257,8 +257,8 @@ def test_a_node_that_knows_more_than_the_voter_that_is_left_takes_over_its_metad
             cluster.wait_for(
                 "it holds it", lambda: client.describe_stream("unknown").leader == follower
             )
-            client.publish("unknown", b"1")
-            client.publish("shared", b"more")
+            client.publish("unknown", b"1", msg_id="1")
+            client.publish("shared", b"more", msg_id="more")
             epoch = client.describe_stream("shared").leader_epoch
         for node in (*lost, follower):
             cluster.kill(node)
@@ -271,10 +271,10 @@ def test_a_node_that_knows_more_than_the_voter_that_is_left_takes_over_its_metad
         assert "taken to stay" not in plan
         cluster.restart(left, follower)
         server = cluster.cluster.grpc_addresses[follower]
-        with Client(server, timeout=20) as client:
+        with Client(server, timeout=60) as client:
             cluster.wait_for_isr("shared", [left, follower])
             assert {stream.name for stream in client.list_streams()} == {"shared"}
-            client.publish("shared", b"after")
+            client.publish("shared", b"after", msg_id="after")
             described = client.describe_stream("shared")
             assert described.leader_epoch > epoch
             end = described.high_watermark
@@ -297,8 +297,11 @@ def test_a_sole_survivor_that_may_have_forgotten_a_vote_goes_on_once_it_is_vouch
     with Client(cluster.servers) as client:
         client.create_stream("orders", "orders")
         for number in range(50):
-            client.publish("orders", b"%d" % number)
+            client.publish("orders", b"%d" % number, msg_id=f"m{number}")
     left, lost = 2, (0, 1)
+    cluster.wait_for(
+        "it has everything", lambda: len(cluster.api(left).values_upto("orders", 50)) == 50
+    )
     for node in cluster.nodes:
         cluster.kill(node)
     (folder(cluster, left) / "metadata" / "synced").unlink()
@@ -323,7 +326,7 @@ def test_a_sole_survivor_that_may_have_forgotten_a_vote_goes_on_once_it_is_vouch
     with Client(cluster.cluster.grpc_addresses[left]) as client:
         client.alter_stream("orders", min_insync_replicas=1)
         assert cluster.api(left).values_upto("orders", 50) == [b"%d" % n for n in range(50)]
-        client.publish("orders", b"after")
+        client.publish("orders", b"after", msg_id="after")
         # Those that were lost are refused all the same.
         name_voters(cluster, [])
         assert "recovered without this node" in refused_start(cluster, lost[0])

@@ -19,7 +19,7 @@ from jetstream_protocol.errors import JetstreamError
 from tests.support.fork_server import ForkedProcess, fork_server
 from tests.support.server import free_port_base
 
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0
 FULL = "/dev/full"
 
 
@@ -50,7 +50,7 @@ class Server:
 
     def http(self, path: str) -> str:
         url = f"http://127.0.0.1:{self.port_base + 3}{path}"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return str(answer.read().decode())
 
     def until_ready(self) -> None:
@@ -89,7 +89,7 @@ def serving(data: Path, output: int | None) -> Iterator[Server]:
 def works(server: Server) -> None:
     """Does what logs lines on its way, and ends well."""
     server.until_ready()
-    with Client(server.grpc, timeout=10) as client:
+    with Client(server.grpc, timeout=60) as client:
         assert client.create_stream("orders", "orders.>").name == "orders"
         assert client.publish("orders.a", b"1").offset == 0
         os.kill(server.nats_pid(), signal.SIGKILL)
@@ -104,7 +104,7 @@ def works(server: Server) -> None:
         assert ack.offset >= 1
         assert client.create_stream("more", "more.>").name == "more"
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(30) == 0
+    assert server.process.wait(60) == 0
 
 
 def without_reader() -> int:

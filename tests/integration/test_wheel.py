@@ -44,7 +44,11 @@ EXTENSIONS = [
     "jetstream_server/jetstream_api/_delivered.abi3.so",
 ]
 PLATFORM = f"manylinux_2_17_{platform.machine()}"
-needs_a_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+CC = shutil.which("cc") if os.environ.get("TEST_WHEELS") else None
+"""To compile takes a third of a minute: `scripts/environment` does it, too."""
+needs_a_compiler = pytest.mark.skipif(
+    CC is None, reason="long, with a C compiler: scripts/test all sets TEST_WHEELS"
+)
 
 
 def make_wheel(folder: Path, **environment: str) -> zipfile.ZipFile:
@@ -62,17 +66,20 @@ def make_wheel(folder: Path, **environment: str) -> zipfile.ZipFile:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """As scripts/wheels has it made, but by this machine's compiler, if there is one."""
-    cc = shutil.which("cc")
-    environment = {"JETSTREAM_WHEEL_PLATFORM": PLATFORM, "CC": cc} if cc else {}
-    return make_wheel(tmp_path_factory.mktemp("wheel"), **environment)
-
-
-@pytest.fixture(scope="module")
 def plain_wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """As it is made where there is no compiler."""
     return make_wheel(tmp_path_factory.mktemp("plain"), CC="false")
+
+
+@pytest.fixture(scope="module")
+def wheel(
+    plain_wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory
+) -> zipfile.ZipFile:
+    """As scripts/wheels has it made, but by this machine's compiler, if it is to be used."""
+    if CC is None:
+        return plain_wheel
+    folder = tmp_path_factory.mktemp("wheel")
+    return make_wheel(folder, JETSTREAM_WHEEL_PLATFORM=PLATFORM, CC=CC)
 
 
 def tags(wheel: zipfile.ZipFile) -> list[str]:

@@ -20,7 +20,6 @@ from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.follower import FollowerState
-from jetstream_server.replication.core.isr_change import InSyncReplicas
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.messages import (
     Diverging,
@@ -29,6 +28,7 @@ from jetstream_server.replication.core.messages import (
     OutOfRange,
     Records,
 )
+from jetstream_server.replication.core.pending_isr import InSyncReplicas
 from jetstream_server.replication.core.progress import FollowerProgress
 from jetstream_server.replication.replica import Replica
 from tests.model.log import Entry, ModelLog, Slice

@@ -16,8 +16,8 @@ from jetstream_protocol.errors import (
     UnknownEpochError,
 )
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.replication.core.isr_change import Outcome
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records
+from jetstream_server.replication.core.pending_isr import Outcome
 from jetstream_server.replication.core.restart_trust import RunRecord, Trust, judge
 from jetstream_server.replication.replica import Replica
 from tests.model.log import Entry, ModelLog, Record

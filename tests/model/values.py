@@ -8,8 +8,8 @@ from typing import Any
 
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.replication.core.follower import FollowerState
-from jetstream_server.replication.core.isr_change import InSyncReplicas
 from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.core.pending_isr import InSyncReplicas
 from jetstream_server.replication.core.progress import FollowerProgress
 from jetstream_server.replication.replica import Replica
 from tests.model.log import ModelLog

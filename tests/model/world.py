@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.replication.core.isr_change import Outcome
+from jetstream_server.replication.core.pending_isr import Outcome
 from jetstream_server.replication.core.unclean_election import ReplicaReport
 from tests.model.canonical import Canonical
 from tests.model.invariants import common_length, violation_of_nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -38,12 +39,16 @@ SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     *((kind, st.binary(max_size=20)) for kind in (pa.binary(), pa.large_binary())),
     (pa.binary_view(), st.binary(max_size=20)),
     (pa.binary(3), st.binary(min_size=3, max_size=3)),
+    (pa.binary(0), st.just(b"")),
     *((pa.timestamp(unit), _times(unit)) for unit in ("s", "ms", "us", "ns")),
     (pa.timestamp("us", "Europe/Rome"), _times("us")),
     (pa.date32(), st.integers(-800_000, 3_000_000)),
     (pa.date64(), st.integers(-800_000, 3_000_000).map(lambda day: day * 86_400_000)),
     (pa.time32("ms"), st.integers(0, 86_399_999)),
     (pa.duration("s"), _integers(64, True)),
+    (pa.decimal32(9, 2), st.decimals(-(10**7) + 1, 10**7 - 1, places=2)),
+    (pa.decimal64(18, 18), st.decimals(-1 + Decimal("1e-18"), 1 - Decimal("1e-18"), places=18)),
+    (pa.decimal128(38, 38), st.decimals(-1 + Decimal("1e-38"), 1 - Decimal("1e-38"), places=38)),
     (pa.decimal128(20, 3), st.decimals(-(10**16), 10**16, places=3)),
     (pa.decimal256(50, 0), st.integers(-(10**50) + 1, 10**50 - 1)),
 ]
@@ -66,7 +71,8 @@ def _nested(draw: st.DrawFn, depth: int) -> tuple[pa.DataType, st.SearchStrategy
         pairs = st.tuples(st.text(max_size=3), values)
         return pa.map_(pa.string(), kind), st.lists(pairs, max_size=3)
     if made == "fixed":
-        return pa.list_(kind, 2), st.lists(values, min_size=2, max_size=2)
+        size = draw(st.integers(0, 2))
+        return pa.list_(kind, size), st.lists(values, min_size=size, max_size=size)
     lists = {"list": pa.list_, "large": pa.large_list}
     return lists[made](kind), st.lists(values, max_size=3)
 

@@ -90,11 +90,30 @@ def messages(draw: st.DrawFn) -> tuple[bytes, Any]:
     add_fields(draw, message, ".t.Record", 0)
     needed = FileDescriptorProto()
     timestamp_pb2.DESCRIPTOR.CopyToProto(needed)
+    files = FileDescriptorSet(file=[needed, file])
+    return files.SerializeToString(), record_class(files)
+
+
+def record_class(files: FileDescriptorSet) -> Any:
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(needed)
-    pool.Add(file)
-    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Record"))
-    return FileDescriptorSet(file=[needed, file]).SerializeToString(), made
+    for file in files.file:
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Record"))
+
+
+def with_entries(descriptors: bytes) -> Any:
+    """The class that has of each map all entries, as they were written."""
+    files = FileDescriptorSet.FromString(descriptors)
+
+    def tell(message: DescriptorProto) -> None:
+        message.options.ClearField("map_entry")
+        for each in message.nested_type:
+            tell(each)
+
+    for file in files.file:
+        for message in file.message_type:
+            tell(message)
+    return record_class(files)
 
 
 def is_list(field: Any) -> bool:

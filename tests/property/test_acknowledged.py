@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jetstream_server.jetstream_api.consumer_requests import AckSubject
+from jetstream_server.jetstream_api.acknowledgements import AckSubject
 from jetstream_server.jetstream_api.leaf.acknowledged import (
     Acknowledged,
     acknowledged,

@@ -127,7 +127,7 @@ class Compacted(RuleBasedStateMachine):
             self.append([[(b"a", b"old")]], True, 0, 0, producer)
         for key in ALL_KEYS:
             self.append([[(key, b"new")]], True, 0, 0, None)
-        self.log.roll()
+        self.log.seal()
         for _ in range(passes):
             self.compact(0)
 
@@ -137,8 +137,8 @@ class Compacted(RuleBasedStateMachine):
         self.log.start_epoch(self.epoch)
 
     @rule()
-    def roll(self) -> None:
-        self.log.roll()
+    def seal(self) -> None:
+        self.log.seal()
 
     @rule(pause=st.sampled_from([0, 1, GRACE_US]))
     def compact(self, pause: int) -> None:
@@ -353,7 +353,7 @@ def test_what_is_clean_has_each_key_once(given_rows: list[tuple[bytes, bytes | N
     log = CommitLog.open(disk, "/17", LogConfig(segment_bytes=400), clean=False)
     for key, value in given_rows:
         log.append(encode([value], b"s", keys=[key]), leader_epoch=0, timestamp_us=0)
-    log.roll()
+    log.seal()
     log.flush()
     compact(disk, log)
     keys = [key for _, key, _ in records(log)]

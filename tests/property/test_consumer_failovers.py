@@ -26,8 +26,10 @@ from jetstream_server.consumers.feed import Reader
 from jetstream_server.consumers.keeper import Keeper, State, StateWrite
 from jetstream_server.consumers.kept import Kept, consumer_key
 from jetstream_server.consumers.manager import Consumers
+from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
+from tests.unit.consumers.test_manager import noted
 
 STREAM: Final = StreamId(7)
 KEY: Final = consumer_key(STREAM, "c")
@@ -91,7 +93,11 @@ class Leader(Consumers):
 
     def __init__(self, states: Cursors, epoch: int) -> None:
         stream = SimpleNamespace(id=STREAM, leader_epoch=epoch)
-        self.replica = cast(Replica, SimpleNamespace(stream=stream, leadership=object()))
+        log = SimpleNamespace(epochs=LeaderEpochCache(), log_end_offset=1 << 30)
+        led = SimpleNamespace(
+            stream=stream, leadership=object(), check_readable=lambda: None, log=log
+        )
+        self.replica = cast(Replica, led)
         self.deliveries: Deliveries | None = None
         self.keeper: Keeper | None = None
         self.is_fenced = False
@@ -101,6 +107,7 @@ class Leader(Consumers):
             cast(Outlet, None),
             cast(Clocks, None),
             states,
+            noted,
         )
 
     def _add(

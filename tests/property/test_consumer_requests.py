@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.consumers.config import WAITING_DEFAULT
 from jetstream_server.consumers.kept import config_from_json, config_to_json
+from jetstream_server.jetstream_api.acknowledgements import Ack, AckKind, AckSubject
 from jetstream_server.jetstream_api.consumer_answers import consumer_config
 from jetstream_server.jetstream_api.consumer_requests import (
-    Ack,
-    AckKind,
-    AckSubject,
     CreateRequest,
     pull_of,
 )
 from jetstream_server.jetstream_api.errors import ApiError
+from jetstream_server.jetstream_api.requests import GetRequest
 
 NOW = MonotonicUs(1_000)
 FIELDS = (
@@ -33,6 +32,7 @@ FIELDS = (
 values = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(),
     st.sampled_from(["all", "none", "explicit", "last", "a.*", ">", "2026-01-01T00:00:00Z", "²"]),
+    st.sampled_from(["2026-01-01T00:00:00.1234567Z", "1969-12-31T23:59:59.123456789Z"]),
     st.text(max_size=5), st.lists(st.sampled_from([5, "a", "a.>", None]), max_size=3),
     st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
 )  # fmt: skip
@@ -55,6 +55,22 @@ def test_a_configuration_is_kept_and_answered_as_it_was_understood(
     assert config_from_json(config_to_json(found)) == found
     again = created(consumer_config(found), found.name).config
     assert again == found
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-01-31T10:00:00.123456789Z", "2026-01-31T10:00:00.000000001Z"]
+)
+def test_clients_get_the_times_back_that_they_have_asked_for(text: str) -> None:
+    """nats.java compares them, and refuses a consumer whose start is another one."""
+    asked = {"deliver_policy": "by_start_time", "opt_start_time": text, "pause_until": text}
+    config = created(asked).config
+    answer = consumer_config(config)
+    assert (answer["opt_start_time"], answer["pause_until"]) == (text, text)
+    assert config.start_time_us is not None
+    assert config.begins_us == config.start_time_us + 1, "none from before that moment"
+    assert GetRequest.of(json.dumps({"start_time": text, "seq": 0}).encode()).start_time == (
+        config.begins_us
+    )
 
 
 @given(st.one_of(st.binary(max_size=30), objects.map(lambda each: json.dumps(each).encode())))

@@ -1,6 +1,6 @@
 """Any one file of a log damaged in any one way, after its process was killed or stopped.
 
-The log is made by random appends, flushes, rolls, retention, compaction, truncations and restarts,
+The log is made by random appends, flushes, seals, retention, compaction, truncations and restarts,
 as a stream that flushes before it acknowledges or as one that does not. Then one file, or the whole
 folder, is lost, cut short, filled with zeros or has a bit flipped, and the log is opened again in
 the same boot of the machine. Claims:
@@ -64,8 +64,8 @@ class History:
     def flush(self, _: int, number: int) -> None:
         self.acknowledged = self.log.flush()
 
-    def roll(self, _: int, number: int) -> None:
-        self.log.roll()
+    def seal(self, _: int, number: int) -> None:
+        self.log.seal()
 
     def advance(self, part: int, number: int) -> None:
         start, end = self.log.log_start_offset, self.acknowledged
@@ -98,7 +98,7 @@ steps = st.lists(
     st.one_of(
         appends, appends, appends, appends, appends, appends,
         st.tuples(st.just("flush"), st.just(0)),
-        st.tuples(st.just("roll"), st.just(0)),
+        st.tuples(st.just("seal"), st.just(0)),
         st.tuples(st.just("advance"), st.integers(0, 100)),
         st.tuples(st.just("compact"), st.just(0)),
         st.tuples(st.just("truncate"), st.integers(0, 100)),
@@ -249,7 +249,7 @@ def test_a_state_file_that_is_refused_once_costs_nothing(
     steps: list[Step], cut: int, later: list[Step], name: str, clean: bool, data: st.DataObject
 ) -> None:
     history = History(flushes_first=data.draw(st.booleans()))
-    history.run([*[("append", 99)] * 7, ("roll", 0), ("flush", 0), ("compact", 0), *steps])
+    history.run([*[("append", 99)] * 7, ("seal", 0), ("flush", 0), ("compact", 0), *steps])
     if clean:
         history.log.close(clean=True)
     history.disk = history.disk.killed()

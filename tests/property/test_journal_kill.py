@@ -19,7 +19,13 @@ import pytest
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.raft import files, group_file, journal, snapshot_file, synced_file
+from jetstream_server.metadata.raft import (
+    files,
+    group_file,
+    journal,
+    snapshot_file,
+    synced_length_file,
+)
 from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
@@ -28,7 +34,7 @@ from tests.support.examples import scaled
 from tests.support.memory_os import MemoryOs
 
 FOLDER = "/data/metadata"
-MODULES = (files, group_file, journal, snapshot_file, synced_file)
+MODULES = (files, group_file, journal, snapshot_file, synced_length_file)
 GROUP = Group(NodeId(0), ((NodeId(0), "a:1"),))
 
 

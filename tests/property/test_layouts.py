@@ -12,6 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -107,6 +110,7 @@ def test_protobuf_is_read_as_another_decoder_reads_it(
     given_class: tuple[bytes, Any], data: st.DataObject
 ) -> None:
     descriptors, cls = given_class
+    with_entries = protobuf_records.with_entries(descriptors)
     schema = from_protobuf(descriptors, "Record")
     values: list[bytes] = []
     for _ in range(data.draw(st.integers(1, 4))):
@@ -129,7 +133,9 @@ def test_protobuf_is_read_as_another_decoder_reads_it(
             assert error is not None
             continue
         wanted = protobuf_records.expected(message)
-        misfits = [name for name in schema.names if wanted[name] is MISFIT]
+        # An entry of a map that a later one replaces has to fit, too.
+        entries = protobuf_records.expected(protobuf_records.read(with_entries, value))
+        misfits = [name for name in schema.names if entries[name] is MISFIT]
         assert (error or "").split(" ")[0] == (misfits or [""])[0]
         wanted.update(dict.fromkeys(misfits))
         assert ordered(maps_as_dicts(row, StructType(schema.fields))) == ordered(wanted)
@@ -220,3 +226,26 @@ def test_any_bytes_end_nothing() -> None:
             for _ in range(8)
         ]
         decoded(schema, list(values), ["a"])
+
+
+@pytest.mark.parametrize(
+    ("value", "is_read"),
+    [
+        (b"\n\2\xc2\x80\n\1a", True),
+        (b"\n\2\0\x80\n\1a", False),  # What is replaced is no text.
+        (b"\n\2\0\x80\x12\1a", False),  # By the other of a oneof.
+    ],
+)
+def test_text_that_is_none_is_not_hidden_by_what_follows(value: bytes, is_read: bool) -> None:
+    file = FileDescriptorProto(name="t.proto", package="t", syntax="proto3")
+    record = file.message_type.add(name="Record")
+    record.oneof_decl.add(name="one")
+    for number, name in enumerate("ab", 1):
+        record.field.add(name=name, number=number, label=1, type=9, oneof_index=0)
+    schema = from_protobuf(FileDescriptorSet(file=[file]).SerializeToString(), "Record")
+    (row,) = decoded(schema, [value], ["_error"])
+    assert (row["_error"] is None) == is_read
+    pool = DescriptorPool()
+    pool.Add(file)
+    message = GetMessageClass(pool.FindMessageTypeByName("t.Record"))
+    assert (protobuf_records.read(message, value) is not None) == is_read

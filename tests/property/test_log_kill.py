@@ -85,8 +85,8 @@ class History:
         self.after = replace(self.before, flushed=self.before.log_end)
         self.log.flush()
 
-    def roll(self, _: int) -> None:
-        self.log.roll()
+    def seal(self, _: int) -> None:
+        self.log.seal()
 
     def truncate(self, part: int) -> None:
         start, end = self.before.log_start, self.before.log_end
@@ -123,7 +123,7 @@ steps = st.lists(
         st.tuples(st.just("append"), st.integers(0, 250)),
         st.tuples(st.just("append"), st.integers(0, 250)),
         st.tuples(st.just("flush"), st.just(0)),
-        st.tuples(st.just("roll"), st.just(0)),
+        st.tuples(st.just("seal"), st.just(0)),
         st.tuples(st.just("truncate"), st.integers(0, 100)),
         st.tuples(st.just("advance"), st.integers(0, 100)),
         st.tuples(st.just("reset"), st.integers(0, 50)),
@@ -188,7 +188,7 @@ def test_kill_at_any_point(steps: list[Step], data: st.DataObject) -> None:
     ask_again(log, history)
     assert (log.offline_reason, log.incomplete_reason) == ("", "")
     check_found(log, history)
-    if history.current in ("", "append", "flush", "roll", "restart"):
+    if history.current in ("", "append", "flush", "seal", "restart"):
         assert log.log_end_offset in (history.before.log_end, history.after.log_end)
     held = holds(log)
     log.append(batch(b"on", b"we go"), leader_epoch=999, timestamp_us=0)
@@ -267,7 +267,7 @@ LONG: list[Step] = [("append", 40)] * 12
         [*LONG, ("flush", 0), ("truncate", 30), *LONG],
         [*LONG, ("restart", 1), ("truncate", 0), *LONG[:3], ("restart", 0)],
         [*LONG, ("advance", 90), *LONG[:3]],
-        [*LONG, ("flush", 0), ("advance", 100), *LONG[:3], ("restart", 1), ("roll", 0)],
+        [*LONG, ("flush", 0), ("advance", 100), *LONG[:3], ("restart", 1), ("seal", 0)],
         [*LONG, ("flush", 0), ("reset", 7), *LONG[:3]],
         [("reset", 7), *LONG[:3], ("flush", 0), ("restart", 1)],
     ],

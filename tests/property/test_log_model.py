@@ -129,8 +129,8 @@ class LogModel(RuleBasedStateMachine):
             self.log.start_epoch(self.epoch - 1)
 
     @rule()
-    def roll(self) -> None:
-        self.log.roll()
+    def seal(self) -> None:
+        self.log.seal()
 
     @rule()
     def flush(self) -> None:

@@ -18,7 +18,7 @@ from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, DeleteSt
 from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.metadata.state.operations import OPERATIONS
 from jetstream_server.metadata.state.registry import Registry
-from jetstream_server.metadata.state.schema_decisions import VERSIONS_MAX
+from jetstream_server.metadata.state.stream_decisions import VERSIONS_MAX
 from tests.support.examples import scaled
 
 NODES = st.integers(0, 3)

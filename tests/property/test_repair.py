@@ -35,7 +35,7 @@ def build(batches: list[EncodedBatch], config: LogConfig = CONFIG) -> tuple[Memo
     log = CommitLog.open(disk, FOLDER, config, clean=False)
     for number, each in enumerate(batches):
         log.append(each, leader_epoch=number // 5, timestamp_us=number)
-    log.roll()
+    log.seal()
     log.append(batch(b"the end"), leader_epoch=99, timestamp_us=99)
     log.flush()
     return disk, log

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple, cast
 
@@ -19,18 +20,23 @@ from jetstream_client.publishing.deliveries import BatchDelivery, Delivery
 from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.record_accumulator import ends_of
 from jetstream_client.publishing.sender import PublisherOptions, Sender
+from jetstream_client.publishing.senders import Senders
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_protocol.batch import Batch as Decoded
 from jetstream_protocol.envelope import BatchEnvelope, parse
 from jetstream_protocol.errors import (
     CODES,
     MessageTooLargeError,
+    NoStreamError,
     OutOfSequenceError,
+    PermissionDeniedError,
+    StreamPausedError,
     StreamReadonlyError,
 )
 from jetstream_protocol.producer_batch import open_batch
 from tests.support.examples import scaled
 from tests.support.virtual_time import run_in_virtual_time
+from tests.unit.client.test_keyed_group import partitions
 
 DELIVERY_SECONDS = 10.0
 REMEMBERED = 5
@@ -176,10 +182,16 @@ class Nats:
 
 
 class Routes:
+    """failure: why no stream takes records now."""
+
+    failure: JetstreamError | None = None
+
     def known(self, subject: str) -> None:
         return None
 
     async def ask(self, subject: str) -> SubjectRoute:
+        if self.failure is not None:
+            raise self.failure
         return ROUTE
 
 
@@ -188,13 +200,14 @@ class Program:
 
     def __init__(self, nats: Nats, linger: float) -> None:
         self.nats = nats
+        self.routes = Routes()
         self.loop = asyncio.get_running_loop()
         options = PublisherOptions(
             linger=linger, max_bytes=8_000, delivery_timeout=DELIVERY_SECONDS
         )
         self.sender = Sender(
             cast(PlainPublisher, nats),
-            cast(SubjectRoutes, Routes()),
+            cast(SubjectRoutes, self.routes),
             "s",
             options,
             Place("s", ROUTE),
@@ -311,6 +324,67 @@ def test_every_record_has_a_true_outcome_in_time_and_nothing_stands_still(
     run_in_virtual_time(run(draw, fates, flaky, smaller, linger)).check()
 
 
+class AtOnce(Random):
+    """Whatever comes first: answers come at once."""
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
+
+
+@pytest.mark.parametrize("failure", [StreamPausedError("paused"), NoStreamError("deleted")])
+@pytest.mark.parametrize("sends", [True, False])
+def test_once_a_stream_takes_records_again_so_does_a_publisher(
+    failure: JetstreamError, sends: bool
+) -> None:
+    """However often. It hears of that within a minute, or within a second if somebody sends."""
+
+    async def main() -> None:
+        nats = Nats(AtOnce(), ["stored"])
+        program = Program(nats, linger=0.0)
+        for number in range(0, 6, 2):
+            program.put(1)
+            await program.deliveries[number]
+            program.routes.failure, nats.fates = failure, ["nobody"]
+            program.put(1)
+            with pytest.raises(type(failure)):
+                await program.deliveries[number + 1]
+            with pytest.raises(type(failure)):
+                program.put(1)
+            await asyncio.sleep(300)
+            program.routes.failure, nats.fates = None, ["stored"]
+            if sends:
+                with pytest.raises(type(failure)):
+                    program.put(1)
+            await asyncio.sleep(1.0 if sends else 61.0)
+        program.check()
+        assert len(nats.stream.values) == 3
+        await program.sender.stop(UnavailableError("over"))
+
+    run_in_virtual_time(main())
+
+
+def test_a_stream_that_joins_a_keyed_group_paused_stops_no_other() -> None:
+    async def main() -> None:
+        first, second = partitions(0, 1, of=2)
+        route = SubjectRoute.of([replace(first, partitions=1)], "a.x")
+        nats: Any = Nats(AtOnce(), ["stored"])
+        nats.limits = set()
+        senders = Senders(
+            nats, cast(SubjectRoutes, Routes()), "a.x", PublisherOptions(), route, 1 << 20
+        )
+        paused = replace(second, paused=True)
+        grown = SubjectRoute.of([first, paused], "a.x")
+        assert senders._finder(0)(grown).route.names == {"g-0"}
+        one, other = senders.all
+        assert one.buffer.put(b"1", None, b"") is not None
+        with pytest.raises(StreamPausedError):
+            other.buffer.put(b"1", None, b"")
+        assert (one.is_well, other.is_well) == (True, False)
+        await senders.stop(UnavailableError("over"))
+
+    run_in_virtual_time(main())
+
+
 def test_an_ack_that_ends_the_last_wait_lets_the_next_batch_go() -> None:
     """Its first attempt is acknowledged while it waits, refused, for the next one."""
 
@@ -381,6 +455,37 @@ def test_an_attempt_that_waits_for_a_connection_ends_with_its_batch() -> None:
         nats.connected_again.set()
         await asyncio.sleep(0.1)
         assert nats.stream.values == []
+        await sender.stop(UnavailableError("over"))
+
+    run_in_virtual_time(main())
+
+
+def test_each_record_fails_while_nats_forbids_the_subject_and_then_all_goes_on() -> None:
+    async def main() -> None:
+        nats = Nats(AtOnce(0), ["lost"])
+        program = Program(nats, 0.0)
+        sender = program.sender
+
+        async def is_refused() -> bool:
+            try:
+                program.put(1)
+                if nats.fates == ["lost"]:
+                    await asyncio.sleep(0.1)
+                    sender._on_refusal("s", PermissionDeniedError("NATS forbids it"))
+                await program.deliveries[-1]
+            except (PermissionDeniedError, UnknownOutcomeError):
+                await asyncio.sleep(1.0)
+                return True
+            return False
+
+        refused = [await is_refused() for _ in range(20)]
+        assert all(refused)
+        nats.fates = ["stored"]
+        async with asyncio.timeout(60):
+            while await is_refused():
+                pass
+        program.check()
+        assert len(nats.stream.values) == 1
         await sender.stop(UnavailableError("over"))
 
     run_in_virtual_time(main())

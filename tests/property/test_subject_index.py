@@ -132,11 +132,11 @@ class Indexed(RuleBasedStateMachine):
         start = self.log.log_start_offset
         advance_log_start(self.log, start + round((self.committed - start) * part))
 
-    @rule(pause=st.sampled_from([0, 1, GRACE_US]), rolls=st.booleans())
-    def compact(self, pause: int, rolls: bool) -> None:
+    @rule(pause=st.sampled_from([0, 1, GRACE_US]), seals=st.booleans())
+    def compact(self, pause: int, seals: bool) -> None:
         self.clock += pause
-        if rolls:
-            self.log.roll()
+        if seals:
+            self.log.seal()
         self.log.flush()
         self.committed = self.log.log_end_offset
         compact(self.disk, self.log, wall_us=self.clock)

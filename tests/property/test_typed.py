@@ -24,6 +24,7 @@ from jetstream_protocol import typed_json
 from jetstream_protocol.fitting import Fitting
 from jetstream_protocol.schema import Field, ListType, Schema, StructType, Type, parse
 from jetstream_protocol.typed_json import compiled
+from jetstream_protocol.typed_rows import TypedRows, json_of
 from tests.property.typed_records import documents, schemas
 from tests.support.examples import scaled
 
@@ -169,6 +170,8 @@ def test_any_record_is_decoded_as_the_simple_decoder_does(
             made.validate(full=True)
             found = made.to_pylist()
             assert Decoder(schema, some).decode(table) == made.select(some)
+            assert TypedRows(schema).of(given_values) == found
+            assert json.loads(json.dumps([json_of(row) for row in found], allow_nan=False))
             refused = Fitting(str(schema)).misfits(given_values)
         assert {at: str(error).partition(": ")[2] for at, error in refused.items()} == {
             at: row["_error"] for at, row in enumerate(found) if row["_error"] is not None

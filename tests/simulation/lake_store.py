@@ -3,8 +3,8 @@
 A request takes a while, may fail before or after it took effect, and its answer may never come. A
 listing may lack what was written a moment ago. What stands here for the packages of the extra
 `lake` is the process that copies (lake/worker.py), the table (lake/table.py) and what is found in
-it (lake/objects.py): an object is the batches as the log held them, a table a text that names its
-objects. Everything that decides (drivers/uploading.py, sweeping.py, retention.py,
+it (lake/object_finder.py): an object is the batches as the log held them, a table a text that names
+its objects. Everything that decides (drivers/uploading.py, sweeping.py, retention.py,
 core/lake_bounds.py, lake/reader.py and sweep.py, the metadata, serving/long_poll.py) is what ships.
 """
 
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jetstream_protocol.batch import BatchHeader, decode_header
 from jetstream_protocol.errors import CorruptBatchError, UnavailableError
 from jetstream_protocol.logfiles.scan import check_body
-from jetstream_server.lake.objects import Group
+from jetstream_server.lake.access import Group
+from jetstream_server.lake.local import LocalLake
 from jetstream_server.lake.stores import (
     Listed,
     Store,
@@ -89,7 +90,7 @@ class SimulatedStore:
     def list(self, prefix: str) -> Iterable[Listed]:
         now = self._world.now
         return [
-            Listed(name, len(data), 0)
+            Listed(name, len(data))
             for name, data in sorted(self.objects.items())
             if name.startswith(prefix) and self._listed_from[name] <= now
         ]
@@ -287,8 +288,10 @@ class FromThreads:
         found: list[str] = self._ask(lambda: self._store.folders(prefix))
         return found
 
-    def delete(self, name: str) -> None:
-        self._ask(lambda: self._store.delete(name))
+    def delete(self, *names: str) -> None:
+        """By requests of their own: each may fail."""
+        for name in names:
+            self._ask(partial(self._store.delete, name))
 
     def _ask(self, request: Callable[[], Any]) -> Any:
         if asyncio._get_running_loop() is not None:
@@ -297,7 +300,7 @@ class FromThreads:
 
 
 class SimulatedObjects:
-    """What lake/reader.py asks of lake/objects.py. An object is a group."""
+    """What lake/reader.py asks of lake/object_finder.py. An object is a group."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -317,13 +320,26 @@ class SimulatedObjects:
             [each.append_timestamp for each in headers],
         )  # fmt: skip
 
-    def read(self, group: Group) -> bytes:
-        return self._store.get(group.name)
+    def read(self, name: str, at: int) -> bytes:
+        return self._store.get(name)
+
+
+class SimulatedLake(LocalLake):
+    """A node's process that reads the lake."""
+
+    def __init__(self, store: SimulatedStore) -> None:
+        super().__init__(FromThreads(store))
+
+    def objects_of(self, store: Store) -> Any:
+        return SimulatedObjects(store)
+
+    def table_of(self, store: Store, folder: str, properties: Any) -> StreamTable:
+        return SimulatedTable(store, store.url, folder, {})
 
 
 class CacheFiles:
-    """The files in which nodes keep what they have read: `open` and `Path` of lake/reader.py. Those
-    of a node are on its disk, in the folder that `folder_of` names."""
+    """The files in which nodes keep what they have read: `open` of lake/local.py, and `Path` of
+    lake/reader.py. Those of a node are on its disk, in the folder that `folder_of` names."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

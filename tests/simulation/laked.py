@@ -30,11 +30,11 @@ from unittest.mock import patch
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NO_EPOCH, NodeId
+from jetstream_server.lake import local as local_lake
 from jetstream_server.lake import reader as lake_reader
 from jetstream_server.lake.reader import LakeReader
 from jetstream_server.lake.stores import StoreOptions
-from jetstream_server.lake.sweep import Sweeper
-from jetstream_server.lake.tasks import Task, folder_of
+from jetstream_server.lake.tasks import Task
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.state.commands import ReassignStream
 from jetstream_server.metadata.state.streams import LakeMark, StreamMetadata
@@ -42,7 +42,6 @@ from jetstream_server.node import node
 from jetstream_server.replication.core import lake_bounds
 from jetstream_server.replication.core.unreadable import InLakeError
 from jetstream_server.replication.drivers import retention, sweeping, uploading
-from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.replication.drivers.uploading import LakeOptions, Uploading
 from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.long_poll import FetchPosition
@@ -50,10 +49,8 @@ from tests.simulation.checker import Checker
 from tests.simulation.cluster import BEGIN_US, Profile
 from tests.simulation.lake_store import (
     CacheFiles,
-    FromThreads,
-    SimulatedObjects,
+    SimulatedLake,
     SimulatedStore,
-    SimulatedTable,
     SimulatedWorker,
     Stored,
     Table,
@@ -515,11 +512,6 @@ def with_lake(cluster: LakedCluster) -> Iterator[None]:
         folder = cluster.files.folder_of(running_process(cluster))
         return LakeReader(store, folder, cache_bytes, clock)
 
-    def sweeper_of(self: Sweeping, stream: StreamMetadata) -> Sweeper:
-        folder = folder_of(CLUSTER_ID, stream.id, stream.created_at_us)
-        table = SimulatedTable(self._store, store.url, folder, {})
-        return Sweeper(table, self._store, cluster.grace_us)
-
     def nothing(*_: Any, **__: Any) -> None: ...
 
     cache = SimpleNamespace(makedirs=nothing, path=os.path, stat=cluster.files.stat)
@@ -543,14 +535,12 @@ def with_lake(cluster: LakedCluster) -> Iterator[None]:
             (uploading, "secrets", SimpleNamespace(token_hex=token_hex)),
             (node, "Uploading", make_uploading),
             (node, "LakeReader", make_reader),
-            (node, "LazyStore", lambda options: FromThreads(store)),
-            (lake_reader, "_objects_of", SimulatedObjects),
+            (node, "LakeProcess", lambda *_: SimulatedLake(store)),
             (lake_reader, "ThreadPoolExecutor", lambda *_: Inline()),
             (lake_reader, "os", cache),
             (lake_reader, "shutil", SimpleNamespace(rmtree=nothing)),
             (lake_reader, "Path", cluster.files.path),
-            (lake_reader, "open", cluster.files.open),
-            (Sweeping, "_sweeper_of", sweeper_of),
+            (local_lake, "open", cluster.files.open),
             (lake_bounds, "begin_after_lake", begin_seen),
         ):
             stack.enter_context(patch.object(module, name, value, create=name == "open"))

@@ -29,7 +29,7 @@ from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.member import Member
 from jetstream_server.metadata.member.member_loop import MemberLoop
-from jetstream_server.metadata.raft.library import RaftTimings
+from jetstream_server.metadata.raft.timings import RaftTimings
 from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.frame_connection import FrameConnection

@@ -35,6 +35,7 @@ from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import NO_REVISION, Consumers
 from jetstream_server.consumers.no_outlet import NoOutlet
 from jetstream_server.consumers.records import Piece, Record
+from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.metadata.state.streams import NO_LAKE
 from jetstream_server.serving.grpc import consumers_service
 from jetstream_server.serving.grpc.consumers_service import ConsumersService
@@ -248,7 +249,9 @@ class QueueLeader:
         access: Any = SimpleNamespace(check_commit=lambda *_: None, control=control)
         unused: Any = None
         reader: Any = self
-        self.consumers = Consumers(replicas, reader, NoOutlet(), clocks, queues.states)
+        self.consumers = Consumers(
+            replicas, reader, NoOutlet(), clocks, queues.states, _note_change
+        )
         self.consumers.began = self._watch
         leaderships = Leaderships(self.consumers, replicas)
         memory = ResponseMemoryLimiter(lambda _: None)
@@ -288,7 +291,7 @@ class QueueLeader:
 
     async def _answer(self, name: str, request: Any, reply: Callable[[Any], None]) -> None:
         ended: list[Callable[[], None]] = []
-        call = SimpleNamespace(identity=None, peer="a client", when_ended=ended.append)
+        call = SimpleNamespace(identity=None, peer="a client", when_ended=ended.append, made_at=0)
         try:
             found = await getattr(self.service, name)(request, call)
         except JetstreamError as error:
@@ -319,7 +322,8 @@ class Led:
 
     def __init__(self, records: list[bytes], stream: Any, waiters: list[Callable[[], None]]):
         self.stream = stream
-        self.log = SimpleNamespace(log_start_offset=0)
+        self.log = self
+        self.log_start_offset, self.epochs = 0, LeaderEpochCache()
         self.leadership = SimpleNamespace(knows_end=True)
         self._records = records
         self._waiters = waiters
@@ -327,6 +331,8 @@ class Led:
     @property
     def high_watermark(self) -> int:
         return len(self._records)
+
+    log_end_offset = high_watermark
 
     def check_readable(self) -> None:
         """It always is."""
@@ -341,6 +347,9 @@ class Led:
 
 
 async def _pace(*_: Any) -> None: ...
+
+
+async def _note_change(*_: Any) -> None: ...
 
 
 class Arrivals(deque[AsyncQueueMessage]):

@@ -136,7 +136,7 @@ def test_what_the_winner_holds_is_not_known_before_its_log_can_be_opened() -> No
 def test_who_registers_with_marked_records_is_not_in_sync_until_they_can_be_read() -> None:
     cluster = Cluster()
     log, checker = cluster.logs[2], cluster.checker
-    log.roll()
+    log.seal()
     segment = log.damage.segments()[0]
     log.damage.mark(segment, view(segment), [BadRange(0, 0, 3, 0, segment.size, "it failed once")])
     told = replace(cluster.stream, leader=NodeId(2), isr=(NodeId(2),))

@@ -248,7 +248,7 @@ MUTANTS = [
     Mutant(a_member_goes_on_after_its_session, 0, NO_SESSION),
     Mutant(it_says_that_it_holds_what_it_was_told_to, 0, "says that it holds"),
     Mutant(a_first_heartbeat_takes_a_name, 5, "takes the name"),
-    Mutant(a_commit_follows_any_other, 1, "a position goes back"),
+    Mutant(a_commit_follows_any_other, 3, "a position goes back"),
     Mutant(a_commit_follows_any_other, 12, "alone: who was replaced commits"),
     Mutant(a_reader_is_done_with_what_it_has_begun, 4, "alone: records .* are passed over"),
     Mutant(what_failed_is_committed, 4, "are passed over"),
@@ -268,7 +268,7 @@ MUTANTS = [
     Mutant(a_dead_letter_of_a_queue_is_not_waited_for, 1, "is ended"),
     Mutant(what_waits_in_a_reader_is_not_extended, 31, "which waits in"),
     Mutant(an_ack_is_answered_before_it_is_kept, 25, "comes again, and was done"),
-    Mutant(what_the_leader_does_not_know_was_heard, 25, "comes again, and was done"),
+    Mutant(what_the_leader_does_not_know_was_heard, 48, "comes again, and was done"),
     Mutant(latest_is_for_all_streams, 14, "are passed over"),
 ]
 

@@ -86,7 +86,7 @@ class StandaloneCluster:
             process.terminate()  # A worker ends its executors.
         for process in self._processes:
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -6,7 +6,6 @@ asks, without it."""
 from __future__ import annotations
 
 import re
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +17,9 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StringType, StructField, StructType
 
 from jetstream_client import Client, JetstreamError, UnavailableError
+from pyspark_jetstream import options as connector_options
 from pyspark_jetstream.checkpoint import Mark, Offsets
-from pyspark_jetstream.options import TIMEOUT_SECONDS, read_options
+from pyspark_jetstream.options import read_options
 from pyspark_jetstream.schema import read_schema
 from pyspark_jetstream.source import JetstreamDataSource
 from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL, stream_reader
@@ -124,8 +124,11 @@ def test_a_streaming_read_asked_for_wrongly_says_what_to_do(
     assert advice in last_line(raised.value)
 
 
-def test_a_query_whose_servers_refuse_connections_ends_soon() -> None:
+def test_a_query_whose_servers_refuse_connections_ends_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As a batch read does, and not after the default time-out of a request."""
+    monkeypatch.setattr(connector_options, "TIMEOUT_SECONDS", 3600.0)
     refused = {"servers": "127.0.0.1:1", "streams": FIRST}
     begun = Offsets("c", {1: Mark(f"{FIRST}@>", 3, 1)}).to_json()
 
@@ -136,10 +139,8 @@ def test_a_query_whose_servers_refuse_connections_ends_soon() -> None:
     for question in questions:
         options = read_options(refused, "stream")
         reader = stream_reader(options, read_schema(options.columns))
-        begin = time.monotonic()
         with pytest.raises(UnavailableError, match=r"check that option servers \(127.0.0.1:1\)"):
             question(reader)
-        assert time.monotonic() - begin < 0.6 * TIMEOUT_SECONDS
         reader.stop()
 
 

@@ -90,5 +90,5 @@ def test_another_certificate_is_another_principal(
     rows = spark.createDataFrame([(b"no",)], "value binary").coalesce(1)
     with pytest.raises(Exception, match="orders"):
         rows.write.format("jetstream").mode("append").options(
-            subject="orders", timeout="2s", **options
+            subject="orders", timeout="6s", **options
         ).save()

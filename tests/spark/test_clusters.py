@@ -133,5 +133,5 @@ def publish_until(cluster: TestCluster, done: threading.Event) -> None:
     """
     while not done.is_set():
         with suppress(UnknownOutcomeError, UnavailableError):
-            publish(cluster.servers, f"{STREAM}.us", [b"more"] * 50, timeout=5.0)
+            publish(cluster.servers, f"{STREAM}.us", [b"more"] * 50, timeout=10.0)
         done.wait(0.1)

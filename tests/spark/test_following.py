@@ -23,7 +23,7 @@ from tests.support.server import ServerProcess
 from tests.support.spark_logs import connector_messages
 
 NO_LIMITS = Limits(0, 0, 0.0)
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 @asynccontextmanager
@@ -41,7 +41,7 @@ async def idle(log: Log, **options: str) -> AsyncIterator[tuple[Follower, Offset
 
 
 def waiting_fetches(server: ServerProcess) -> int:
-    with urllib.request.urlopen(f"{server.http}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"{server.http}/metrics", timeout=60) as page:
         found = re.search(r"^jetstream_waiting_fetches (\d+)", page.read().decode(), re.MULTILINE)
     assert found is not None
     return int(found[1])

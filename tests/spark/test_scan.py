@@ -23,7 +23,7 @@ def planned(log: Log, stop: int, stop_epoch: int = -1) -> Range:
 
 
 def rows(log: Log, part: Range, *, careful: bool) -> Iterator[int]:
-    config = ClientConfig((log.grpc,), timeout=1.0)
+    config = ClientConfig((log.grpc,), timeout=6.0)
     for batch in Scan(config, ("offset",), careful).read([part]):
         yield from batch.column("offset").to_pylist()
 
@@ -47,7 +47,7 @@ def test_a_stream_that_is_gone_has_no_newer_records(
 ) -> None:
     """Of a view with `refresh`."""
     part = replace(planned(log, 10), start=10)
-    config = ClientConfig((log.grpc,), timeout=10.0)
+    config = ClientConfig((log.grpc,), timeout=60.0)
     log.publish(range(20))
     assert [each.stop for each in Scan(config, ("offset",), True).up_to_now([part])] == [20]
     log.client.delete_stream(log.name)

@@ -32,6 +32,9 @@ EXPECTED: Final[dict[str, str]] = {
     "JSMTest.test_jsm_get_delete_msg": "single messages cannot be deleted",
     "JSMTest.test_jsm_stream_info_options": "only buckets count their subjects",
     "JSMTest.test_stream_management": _SUBJECTS,
+    "SubscribeTest.test_subscribe_push_config": (
+        "messages are pushed only to subjects of ingest.ack_subjects"
+    ),
     "OrderedConsumerTest.test_flow_control": (
         "nats-py 2.16 ends its connection by the acknowledgements of a domain, where a consumer "
         "pushes with heartbeats and is acknowledged"
@@ -39,11 +42,11 @@ EXPECTED: Final[dict[str, str]] = {
     "KVTest.test_key_validation": _HISTORY,
     "KVTest.test_key_validation_bypass": _HISTORY,
     "KVTest.test_keys_with_filters": _HISTORY,
-    "KVTest.test_kv_basic": "streams have no description",
+    "KVTest.test_kv_basic": _HISTORY,
     "KVTest.test_kv_create_with_ttl": _HISTORY,
     "KVTest.test_kv_delete_with_ttl": _HISTORY,
-    "KVTest.test_kv_direct": "streams have no description",
-    "KVTest.test_kv_direct_get_msg": "streams have no description",
+    "KVTest.test_kv_direct": _HISTORY,
+    "KVTest.test_kv_direct_get_msg": _HISTORY,
     "KVTest.test_kv_history": _HISTORY,
     "KVTest.test_kv_keys": _HISTORY,
     "KVTest.test_kv_purge_olderthan": _HISTORY,
@@ -58,7 +61,7 @@ EXPECTED: Final[dict[str, str]] = {
     "V210FeaturesTest.test_stream_allow_atomic": "batches are not atomic in NATS's form",
     "V210FeaturesTest.test_stream_allow_msg_schedules": "messages are not scheduled",
     "V210FeaturesTest.test_stream_compression": "a stream's compression is not NATS's",
-    "V210FeaturesTest.test_stream_consumer_metadata": "streams keep no metadata of clients",
+    "V210FeaturesTest.test_stream_consumer_metadata": _SUBJECTS,
     "V210FeaturesTest.test_stream_mirror_removal": "there are no mirrors",
     "V210FeaturesTest.test_stream_persist_mode": "every stream is persisted in one way",
     "V210FeaturesTest.test_stream_source_opt_start_time": "there are no sources",

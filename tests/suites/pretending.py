@@ -19,6 +19,7 @@ import socketserver
 import sys
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,6 +50,7 @@ class Pretender:
     def __init__(self, folder: Path, delivered: Iterable[str] = ()) -> None:
         path = str(folder / "asked")
         self._server = _Server(path, _Asked)
+        self._server.ports = defaultdict(threading.Lock)
         self._server.inboxes = json.dumps([*_INBOXES, *delivered])
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         program = folder / "nats-server"
@@ -71,9 +73,11 @@ class Pretender:
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """A suite may start a server while another runs. inboxes: where answers may go."""
+    """A suite may start a server while another runs. inboxes: where answers may go. ports: each is
+    held until its servers have ended, which takes longer than the program's own end."""
 
     inboxes: str
+    ports: defaultdict[int, threading.Lock]
 
 
 class _Asked(socketserver.StreamRequestHandler):
@@ -96,6 +100,7 @@ class _Asked(socketserver.StreamRequestHandler):
                 options.store_dir = Path(store) if store else None
                 has_jetstream = bool(store)
             hub.port = options.port
+            ending.enter_context(self.server.ports[options.port])
             ending.enter_context(hub)
             if has_jetstream:
                 folder = options.store_dir

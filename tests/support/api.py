@@ -67,7 +67,8 @@ class Api:
             offset=offset,
             **options,  # type: ignore[arg-type]
         )
-        return call(self.reads.Fetch, request)
+        # It may not have tried again yet, if the node was down before.
+        return call(self.reads.Fetch, request, wait_for_ready=True)
 
     def read_all(self, name: str) -> list[Batch]:
         """Every committed batch, from the log start on."""
@@ -94,15 +95,15 @@ class Api:
         return [value for batch in self.read_all(name) for value in batch.values()]
 
 
-def call(method, request):  # type: ignore[no-untyped-def]
-    """Call, raising the JetstreamError the server sent."""
+def call(method, request, **options: bool):  # type: ignore[no-untyped-def]
+    """Call, raising the JetstreamError the server sent. options: of gRPC."""
     try:
-        return method(request, timeout=20)
+        return method(request, timeout=60, **options)
     except grpc.RpcError as error:
         raise error_of(error) from error
 
 
-def patient_call(method, request, seconds: float = 10):  # type: ignore[no-untyped-def]
+def patient_call(method, request, seconds: float = 60):  # type: ignore[no-untyped-def]
     """Call again while the answer is "unavailable": nothing was done then, as between two leaders.
 
     seconds: after them, the error is raised.
@@ -135,7 +136,7 @@ class DataPlane:
         token: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.sock = socket.create_connection(address, timeout=30)
+        self.sock = socket.create_connection(address, timeout=60)
         if tls is not None:
             self.sock = tls.wrap_socket(self.sock, server_hostname=address[0])
         if hello:
@@ -185,7 +186,7 @@ class RawNats:
 
     def __init__(self, url: str) -> None:
         host, _, port = url.removeprefix("nats://").partition(":")
-        self.sock = socket.create_connection((host, int(port)), timeout=30)
+        self.sock = socket.create_connection((host, int(port)), timeout=60)
         self.file = self.sock.makefile("rb")
         assert self.file.readline().startswith(b"INFO")
         self.sock.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')
@@ -213,7 +214,7 @@ class RawNats:
             line = f"HPUB {subject} {reply} {len(headers)} {len(headers) + len(value)}\r\n"
             self.sock.sendall(line.encode() + headers + value + b"\r\n")
 
-    def message(self, timeout: float = 20.0) -> tuple[str, bytes]:
+    def message(self, timeout: float = 60.0) -> tuple[str, bytes]:
         """Subject and payload of the next message. Raises TimeoutError."""
         self.sock.settimeout(timeout)
         fields = self.file.readline().decode().split()

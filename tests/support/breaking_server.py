@@ -4,7 +4,7 @@
 
 While the file `FOLDER/N` exists, the operations it names fail as on a broken disk, for files of
 streams: one line each, an operation of `Disk` and how a path ends, as `fsync .log`. A number after
-it limits how many fail.
+it limits how many fail. An election without a replica in sync waits less for those that are away.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from jetstream_server.log.disk import OsDisk
 
+OTHERS_WAIT_US = 3_000_000
 OPERATIONS = (
     "create",
     "fsync",
@@ -94,7 +95,9 @@ def main() -> None:
     break_when_told(Faults(folder / node))
 
     from jetstream_server.node.cli import main as serve
+    from jetstream_server.replication.core import unclean_election
 
+    setattr(unclean_election, "OTHERS_WAIT_US", OTHERS_WAIT_US)  # noqa: B010
     serve()
 
 

@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import grpc
 import yaml
 
 from examples.cluster.local import PORTS_BETWEEN_NODES, LocalCluster
+from examples.cluster.processes import ClusterError
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
 from tests.support import command
-from tests.support.api import Api
+from tests.support.api import Api, call
 from tests.support.forked_nodes import ForkedNodes
 from tests.support.load import Books
 from tests.support.server import free_port_base
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 """For what takes a few seconds, on a machine that others use, too."""
 
 
@@ -58,7 +60,7 @@ class TestCluster:
         self.cluster.start_nats()
         for node in self.nodes:
             self.cluster.start_node(node)
-        self.cluster.wait_for_nodes(*self.nodes)
+        self._wait_for_nodes(*self.nodes)
 
     def close(self) -> None:
         for api in self._apis.values():
@@ -91,13 +93,35 @@ class TestCluster:
         """All at once."""
         for node in nodes:
             self.cluster.start_node(node)
-        self.cluster.wait_for_nodes(*nodes)
+        self._wait_for_nodes(*nodes)
         for node in nodes:
             if node in self._apis:
                 self._apis.pop(node).close()  # It may not have tried again yet.
 
+    def _wait_for_nodes(self, *nodes: int) -> None:
+        try:
+            self.cluster.wait_for_nodes(*nodes)
+        except ClusterError as error:
+            raise AssertionError(f"{error}{self._ends_of_logs()}") from error
+
     def log(self, node: int) -> str:
         return (self.cluster.directory / f"node-{node}.log").read_text()
+
+    def _ends_of_logs(self) -> str:
+        return "".join(f"\n--- node {node}\n{self.log(node)[-3000:]}" for node in self.nodes)
+
+    @property
+    def controller(self) -> int:
+        """The metadata leader, as the first node that knows one says. Raises AssertionError if none
+        does."""
+        for node in self.nodes:
+            try:
+                found = call(self.api(node).cluster.DescribeCluster, pb.DescribeClusterRequest())
+            except (JetstreamError, grpc.RpcError):
+                continue  # It is down, or knows nothing.
+            if found.controller >= 0:
+                return int(found.controller)
+        raise AssertionError("no node knows a metadata leader")
 
     def describe(self, name: str, nodes: list[int] | None = None) -> pb.StreamDescription:
         """From its leader. Raises the last error if it has none."""
@@ -114,18 +138,19 @@ class TestCluster:
     def wait_for(
         self, what: str, holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS
     ) -> float:
-        """Until `holds` does, errors counting as no; returns the seconds it took."""
+        """Until `holds` does, errors counting as no; returns the seconds it took.
+
+        It is asked ever more seldom: each question takes the time of a node, too."""
         begun = time.monotonic()
         last: Exception | None = None
-        while time.monotonic() - begun < seconds:
+        while (waited := time.monotonic() - begun) < seconds:
             try:
                 if holds():
                     return time.monotonic() - begun
-            except (JetstreamError, AssertionError) as error:
+            except (JetstreamError, grpc.RpcError, OSError, AssertionError) as error:
                 last = error
-            time.sleep(0.04)
-        logs = "".join(f"\n--- node {node}\n{self.log(node)[-3000:]}" for node in self.nodes)
-        raise AssertionError(f"{what}: not within {seconds} s ({last}){logs}")
+            time.sleep(min(max(0.03, waited / 10), 0.2))
+        raise AssertionError(f"{what}: not within {seconds} s ({last}){self._ends_of_logs()}")
 
     def wait_for_isr(
         self, name: str, members: list[int], seconds: float = PATIENCE_SECONDS
@@ -154,6 +179,10 @@ class TestCluster:
 
     def check_everywhere(self, name: str, books: Books) -> None:
         """The books hold on every replica, and the replicas agree to the byte."""
+        acked = max(books.acked.values(), default=-1)
+        self.wait_for(  # One that has begun to lead finds out how far that was.
+            "what is acknowledged is committed", lambda: self.describe(name).high_watermark > acked
+        )
         end = self.settled(name).high_watermark
         for node in self.nodes:
             self.wait_for(
@@ -162,17 +191,23 @@ class TestCluster:
             )
             books.check(self.api(node).values_upto(name, end))
         stream = self.settled(name).stream
-        held = [self.segments(node, stream.id) for node in self.nodes]
-        assert held[0]
-        assert held[0] == held[1] == held[2]
+
+        def agree() -> bool:
+            held = [self.segments(node, stream.id) for node in self.nodes]
+            return bool(held[0]) and held[0] == held[1] == held[2]
+
+        self.wait_for("the replicas agree", agree)
 
 
 @contextmanager
 def running_cluster(
-    directory: Path, nodes: int = 3, racks: Sequence[str] = ()
+    directory: Path,
+    nodes: int = 3,
+    racks: Sequence[str] = (),
+    kind: type[TestCluster] = TestCluster,
 ) -> Iterator[TestCluster]:
     """racks: of the nodes, if they have any."""
-    cluster = TestCluster(directory, nodes)
+    cluster = kind(directory, nodes)
     if racks:
         config = cluster.cluster.config
         for node, rack in zip(config["nodes"], racks, strict=True):

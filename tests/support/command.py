@@ -15,6 +15,9 @@ import pytest
 
 from jetstream_client.cli.main import run
 
+PATIENCE = ("--timeout", "20")
+"""Of commands that name none: a server may stand still."""
+
 
 def jetstream(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Its exit code and what it prints. Standard input is empty."""
@@ -25,7 +28,7 @@ def jetstream(*arguments: str) -> subprocess.CompletedProcess[str]:
     with open(os.devnull) as nothing, pytest.MonkeyPatch.context() as patch:
         for name, stream in (("stdin", nothing), ("stdout", out), ("stderr", err)):
             patch.setattr(sys, name, stream)
-        code = run([*arguments])
+        code = run([*PATIENCE, *arguments])
     said, complained = (
         stream.buffer.getvalue().decode(errors="surrogateescape") for stream in (out, err)
     )

@@ -30,7 +30,7 @@ class DeafCall:
         }
         block = b"".join(_literal(name) + _text(value) for name, value in headers.items())
         body = request.SerializeToString()
-        self._sock = socket.create_connection(address, timeout=30)
+        self._sock = socket.create_connection(address, timeout=60)
         self._sock.sendall(
             PREFACE
             + _frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, 0))

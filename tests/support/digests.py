@@ -8,6 +8,7 @@ from typing import Any
 from jetstream_client import Client
 from tests.support import command
 from tests.support.cluster import TestCluster
+from tests.support.overtaking import COMPACTED_SECONDS
 
 
 def digests_while_compacting(
@@ -27,5 +28,5 @@ def digests_while_compacting(
         looked.append(json.loads(done.stdout))
         return bool(looked[-1]["bytes_from"] > 2_000)
 
-    cluster.wait_for("compaction", is_compacted, 120)
+    cluster.wait_for("compaction", is_compacted, COMPACTED_SECONDS)
     return looked

@@ -12,9 +12,7 @@ from pathlib import Path
 import yaml
 
 from examples.cluster.local import NATS, LocalCluster, node_name
-from jetstream_protocol.generated import api_pb2 as pb
 from tests.support import clocked_server
-from tests.support.api import call
 from tests.support.clocked_server import set_clock
 from tests.support.cluster import TestCluster
 from tests.support.fault_network import FaultNetwork
@@ -41,20 +39,7 @@ class RoutedCluster(LocalCluster):
         return self.directory / "routed.yaml"
 
 
-class MetadataLeader(TestCluster):
-    """Knows who leads the metadata group."""
-
-    @property
-    def controller(self) -> int:
-        """The metadata leader, as the nodes that know one say; raises AssertionError if none do."""
-        for node in self.nodes:
-            found = call(self.api(node).cluster.DescribeCluster, pb.DescribeClusterRequest())
-            if found.controller >= 0:
-                return int(found.controller)
-        raise AssertionError("no node knows a metadata leader")
-
-
-class FaultCluster(MetadataLeader):
+class FaultCluster(TestCluster):
     """Three nodes and a NATS server, each a process, and the network between them."""
 
     kind = RoutedCluster

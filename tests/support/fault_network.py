@@ -21,6 +21,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,16 +71,38 @@ class Bad:
         return seconds + (RETRANSMISSION_SECONDS if dice.random() < self.lost else 0.0)
 
 
-class _Dialler:
-    """Who has dialled. Asked for only while a link is cut or bad: it takes milliseconds, and
-    hundreds dial again at once when a fault has ended."""
+class _Owners:
+    """Which process holds a socket. All descriptors of all processes are read for that, which takes
+    milliseconds; but once for all connections that there are by then: when a fault begins, hundreds
+    are asked about at once, and when it ends, hundreds dial again."""
 
-    def __init__(self, find: Callable[[], str]) -> None:
-        self._find = find
+    def __init__(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        self._processes = processes
+        self._found: dict[int, str] = {}
+        self._looked_at = 0.0
+
+    def name(self, inode: int, since: float) -> str:
+        """Of the process that has held the socket since that moment of the monotonic clock."""
+        if self._looked_at <= since:
+            self._looked_at = time.monotonic()
+            self._found = {
+                each: name for name, pid in self._processes().items() for each in _sockets_of(pid)
+            }
+        return self._found.get(inode, STRANGER)
+
+
+class _Dialler:
+    """Who has dialled. Asked for only while a link is cut or bad."""
+
+    def __init__(self, owners: _Owners, source: tuple[str, int], target: tuple[str, int]) -> None:
+        self._owners = owners
+        self._ends = source, target
+        self._since = time.monotonic()
 
     @cached_property
     def name(self) -> str:
-        return self._find()
+        inode = _socket_between(*self._ends)
+        return self._owners.name(inode, self._since) if inode else STRANGER
 
 
 class FaultNetwork:
@@ -89,7 +112,7 @@ class FaultNetwork:
     """
 
     def __init__(self, processes: Callable[[], Mapping[str, int]]) -> None:
-        self._processes = processes
+        self._owners = _Owners(processes)
         self._cut: frozenset[Way] = frozenset()
         self._bad: Mapping[Way, Bad] = {}
         self._dice = Random()
@@ -161,7 +184,7 @@ class FaultNetwork:
         writer: asyncio.StreamWriter,
     ) -> None:
         ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
-        dialler = _Dialler(lambda: self._process_at(*ends))
+        dialler = _Dialler(self._owners, *ends)
 
         def there() -> Way:
             return dialler.name, owner, kind
@@ -184,8 +207,8 @@ class FaultNetwork:
         finally:
             for pump in pumps:
                 pump.cancel()
+            far_writer.close()  # What was written still goes out. Before a wait: `_end` cancels it.
             await asyncio.gather(*pumps, return_exceptions=True)
-            far_writer.close()  # What was written still goes out.
 
     async def _pump(
         self, way: Callable[[], Way], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -205,14 +228,6 @@ class FaultNetwork:
     async def _until_open(self, way: Callable[[], Way]) -> None:
         while self._cut and way() in self._cut:
             await self._changed.wait()
-
-    def _process_at(self, source: tuple[str, int], target: tuple[str, int]) -> str:
-        """The name of the process that dialled from `source`."""
-        inode = _socket_between(source, target)
-        for name, pid in self._processes().items():
-            if inode and inode in _sockets_of(pid):
-                return name
-        return STRANGER
 
     async def _end(self) -> None:
         for server in self._servers:

@@ -172,7 +172,7 @@ class ForkServer:
         *,
         environment: Mapping[str, str] = os.environ,
         given: str | bytes | IO[Any] | None = None,
-        timeout: float = 30.0,
+        timeout: float = 60.0,
         text: bool = True,
     ) -> subprocess.CompletedProcess[Any]:
         """The same with what it has said, once it has ended. given: what is piped into it, or its

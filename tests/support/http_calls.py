@@ -38,7 +38,7 @@ def call(
         f"{http}{path}", data=data, headers=known | (headers or {}), method=method
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return Answer(answer.status, answer.headers, answer.read())
     except urllib.error.HTTPError as error:
         return Answer(error.code, error.headers, error.read())

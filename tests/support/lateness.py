@@ -1,8 +1,9 @@
 """How late this machine is: the allowance for a limit in seconds on a machine that others use, too.
 
-A process that waits for a processor is late through no fault of its own. A thread that only sleeps
-for a moment, again and again, is late by the same time. On an idle machine that is almost nothing,
-and limits are checked exactly.
+A process that waits for a processor or a disk is late through no fault of its own. The kernel
+counts the time in which any process did (its pressure stall information). A thread that only sleeps
+for a moment, again and again, also sees a machine that stands still as a whole. On an idle machine
+both are almost nothing, and limits are checked exactly.
 """
 
 from __future__ import annotations
@@ -16,25 +17,33 @@ UNAVOIDABLE_SECONDS = 0.002
 """Any sleep takes about so much longer."""
 
 
-def waited(pid: int) -> float:
-    """Seconds for which the main thread of a process has waited for a processor, in all; 0 where
-    the kernel does not say."""
+def pressed() -> float:
+    """Seconds in which some process of this machine waited for a processor or a disk, since the
+    machine began; 0 where the kernel does not say."""
+    return sum(map(_stalled, ("cpu", "io")))
+
+
+def _stalled(resource: str) -> float:
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        some = Path(f"/proc/pressure/{resource}").read_text().splitlines()[0]
     except OSError:
         return 0.0
+    return int(some.rpartition("total=")[2]) / 1e6
 
 
 class Lateness:
     """Measures from `start` to `stop`."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[float, float]] = []
-        """When, and by how much."""
+        self._found: list[tuple[float, float, float]] = []
+        """When, how late the thread was then, and `pressed` by then."""
+        self._began = 0.0
+        """`pressed` at the start."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lateness", daemon=True)
 
     def start(self) -> None:
+        self._began = pressed()
         self._thread.start()
 
     def stop(self) -> None:
@@ -43,12 +52,12 @@ class Lateness:
 
     def since(self, at: float = 0.0) -> float:
         """Seconds in all, since that moment of the monotonic clock."""
-        return sum(seconds for when, seconds in self._found if when >= at)
+        before = [stalled for when, _, stalled in self._found if when < at] or [self._began]
+        return sum(late for when, late, _ in self._found if when >= at) + pressed() - before[-1]
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             due = time.monotonic() + TICK_SECONDS
             time.sleep(TICK_SECONDS)
             late = (now := time.monotonic()) - due
-            if late > UNAVOIDABLE_SECONDS:
-                self._found.append((now, late))
+            self._found.append((now, late if late > UNAVOIDABLE_SECONDS else 0.0, pressed()))

@@ -91,7 +91,7 @@ async def client_of(url: str, **options: object) -> AsyncIterator[NatsClient]:
         await client.close()
 
 
-async def asked(client: NatsClient, verb: str, payload: bytes = b"x", seconds: float = 10) -> bytes:
+async def asked(client: NatsClient, verb: str, payload: bytes = b"x", seconds: float = 60) -> bytes:
     """The answer to a request. NATS passes an announcement on in its own time: until then it says
     that nobody answers, and the request is repeated."""
     async with asyncio.timeout(seconds):

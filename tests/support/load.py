@@ -25,6 +25,8 @@ ANSWER_SECONDS = 0.25
 HURRY_SECONDS = 0.2
 """How long the load stays at full speed once it has the acks that were waited for: what happens
 next meets a full window."""
+LATE_SECONDS = 4.0
+"""So long the end waits for an answer that has not come."""
 PAUSE_SECONDS, PAUSED_WINDOW = 0.05, 16
 """At other times it goes on with so few at once, and leaves the processors to the cluster."""
 
@@ -79,6 +81,7 @@ class Load:
         self._window = window
         self._stopping = threading.Event()
         self._waiting: dict[int, float] = {}
+        self._late: dict[int, float] = {}
         self._hurries_until = 0.0
         # Its own: an answer to one before, held up on its way, is none of ours.
         self._inbox = f"_INBOX.load-{os.urandom(6).hex()}"
@@ -98,12 +101,12 @@ class Load:
     def stop(self) -> Books:
         """Send nothing more, wait for the answers still due, and close the books."""
         self._stopping.set()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         self._sock.close()
         return self.books
 
-    def wait_for_acks(self, count: int, seconds: float = 60.0) -> None:
+    def wait_for_acks(self, count: int, seconds: float = 120.0) -> None:
         """Until `count` more acks have come."""
         wanted = len(self.books.acked) + count
         deadline = time.monotonic() + seconds
@@ -115,7 +118,7 @@ class Load:
 
     def _run(self) -> None:
         sent_at = 0.0
-        while not self._stopping.is_set() or self._waiting:
+        while not self._stopping.is_set() or self._are_due():
             now = time.monotonic()
             lines = b""
             hurries = now < self._hurries_until
@@ -135,7 +138,12 @@ class Load:
                 self._connect()
             limit = time.monotonic() - ANSWER_SECONDS
             for number in [n for n, at in self._waiting.items() if at < limit]:
-                del self._waiting[number]
+                self._late[number] = self._waiting.pop(number)
+
+    def _are_due(self) -> bool:
+        """Whether answers may still come."""
+        limit = time.monotonic() - LATE_SECONDS
+        return any(at > limit for at in (*self._waiting.values(), *self._late.values()))
 
     def _turn(self, count: int) -> bytes:
         lines = []
@@ -171,6 +179,7 @@ class Load:
     def _answered(self, number: int, payload: bytes) -> None:
         answer = json.loads(payload)
         self._waiting.pop(number, None)
+        self._late.pop(number, None)
         if "error" in answer:
             self.books.nacked[number] = answer["error"]["description"]
         else:

@@ -10,11 +10,11 @@ from typing import Any, ParamSpec
 import uvloop
 
 P = ParamSpec("P")
-SECONDS_MAX = 120.0
+SECONDS_MAX = 240.0
 
 
 def on_loop(scenario: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run `scenario` on a uvloop of its own, for at most two minutes."""
+    """Run `scenario` on a uvloop of its own, for at most four minutes."""
 
     @functools.wraps(scenario)
     def test(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -23,7 +23,7 @@ def on_loop(scenario: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Non
     return test
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return as soon as `condition` holds. Raises AssertionError when it does not in time."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():

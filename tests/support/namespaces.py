@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PREFIX = "10.213.77"
-READY_SECONDS = 10.0
+READY_SECONDS = 60.0
 
 
 def missing() -> str:

@@ -48,6 +48,13 @@ class Collector:
         return [reply for delivery in self.deliveries for reply in delivery.replies]
 
 
+class PatientConnection(NatsConnection):
+    """For machines that stand still for seconds."""
+
+    async def flush(self, timeout_s: float = 60.0) -> None:
+        await super().flush(timeout_s)
+
+
 @asynccontextmanager
 async def connected(
     servers: str | Sequence[str],
@@ -55,15 +62,15 @@ async def connected(
     options: LinkOptions | None = None,
     **more: Any,
 ) -> AsyncIterator[NatsConnection]:
-    """A connection that has connected within five seconds, closed in the end."""
+    """A connection that has connected within a minute, closed in the end."""
     if collector is not None:
         more = {"on_disconnect": collector.disconnected, **more}
     urls = [servers] if isinstance(servers, str) else servers
-    connection = NatsConnection(urls, options, **more)
+    connection = PatientConnection(urls, options, **more)
     if collector is not None:
         collector.connection = connection
     try:
-        await connection.connect(5.0)
+        await connection.connect(60.0)
         yield connection
     finally:
         await connection.close()

@@ -22,7 +22,7 @@ from jetstream_server.ingest.nats.server_process import find_binary
 from tests.support.server import free_port_base
 
 START_SECONDS = 60.0
-STOP_SECONDS = 30.0
+STOP_SECONDS = 60.0
 
 
 class NatsServer:

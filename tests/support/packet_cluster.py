@@ -30,7 +30,8 @@ from jetstream_server.ingest.nats.server_process import find_binary
 from jetstream_server.node.config import PORTS, split_address
 from tests.support import clocked_server
 from tests.support.clocked_server import set_clock
-from tests.support.fault_cluster import HOURS_APART_US, MetadataLeader
+from tests.support.cluster import TestCluster
+from tests.support.fault_cluster import HOURS_APART_US
 from tests.support.namespaces import Machine, Network
 
 DRIVER = "driver"
@@ -73,7 +74,7 @@ class Machines:
 
     def _neighbour(self, way: tuple[str, str], what: str, *more: str) -> None:
         words = ["ip", "neigh", what, self.addresses[way[1]], *more, "dev", "eth0"]
-        subprocess.run([*self.enter(way[0]), *words], check=True, timeout=10)
+        subprocess.run([*self.enter(way[0]), *words], check=True, timeout=60)
 
 
 class PacketNetwork:
@@ -160,7 +161,7 @@ class _LocalOnMachines(LocalCluster):
             connection.close()
 
 
-class PacketCluster(MetadataLeader):
+class PacketCluster(TestCluster):
     """Three nodes and a NATS server on machines of their own."""
 
     kind = _LocalOnMachines

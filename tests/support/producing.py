@@ -18,6 +18,7 @@ from tests.support.api import RawNats
 
 WINDOW = 5
 RETRY_SECONDS = 0.5
+"""At first; twice as long each time: a slow machine answers later, too."""
 
 
 class Producer:
@@ -86,19 +87,21 @@ class Producer:
                 missing.discard(name)
         return True
 
-    def deliver(self, url: str, names: list[str], seconds: float = 60.0) -> None:
+    def deliver(self, url: str, names: list[str], seconds: float = 120.0) -> None:
         """Until all of `names` are acknowledged, five at a time, over connections of its own."""
         deadline = time.monotonic() + seconds
         for start in range(0, len(names), WINDOW):
             window = names[start : start + WINDOW]
+            patience = RETRY_SECONDS
             while True:
                 client = RawNats(url)
                 try:
                     inbox = f"_INBOX.{os.urandom(6).hex()}"
                     client.subscribe(f"{inbox}.>")
                     self.send(client, [name for name in window if name not in self.acked], inbox)
-                    if self.take_answers(client, window, RETRY_SECONDS):
+                    if self.take_answers(client, window, patience):
                         break
+                    patience *= 2
                 finally:
                     client.close()
                 assert time.monotonic() < deadline, f"not acknowledged: {self.refused[-5:]}"

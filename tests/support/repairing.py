@@ -37,7 +37,7 @@ def repair_log(disk: Disk, log: CommitLog, source: CommitLog, *, has_gaps: bool 
         segment = log.damage.segment_of(base_offset)
         assert segment is not None
         if log.damage.is_last(segment):
-            log.roll()
+            log.seal()
         epoch_at = LeaderEpochCache(log.epochs.entries).epoch_at
         repair = Repair(
             disk, view(segment), "0123456789abcdef", interval_bytes=200, epoch_at=epoch_at,

@@ -7,11 +7,14 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
 
 import pytest
+
+StoreT = TypeVar("StoreT", bound="StoreServer")
 
 SECRET = "a-secret-that-nobody-may-see"
 
@@ -98,37 +101,25 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-class FaultyServer(ThreadingHTTPServer):
-    """fault: "", "status N" (instead of asking the server behind), "gone" (without an answer),
-    "fail after" and "gone after" (having asked it), "cut", "slow", "late" (by a second)."""
+class StoreServer(ThreadingHTTPServer):
+    """A store on loopback. released: set at its end; answers that take long wait for it."""
 
     daemon_threads = True
 
-    def __init__(self, behind: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.behind = behind
-        self.fault = ""
-        self.says = ""
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
         self.released = threading.Event()
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def meets(self, command: str, path: str, headers: Message) -> str:
-        """The fault that this request meets."""
-        return self.fault
-
-    def has_passed(self) -> None:
-        """The server behind has done what is not answered."""
-
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that has given up is no error."""
 
 
 @contextmanager
-def faulty_server(behind: str) -> Iterator[FaultyServer]:
-    server = FaultyServer(behind)
+def serving(server: StoreT) -> Iterator[StoreT]:
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -138,3 +129,25 @@ def faulty_server(behind: str) -> Iterator[FaultyServer]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class FaultyServer(StoreServer):
+    """fault: "", "status N" (instead of asking the server behind), "gone" (without an answer),
+    "fail after" and "gone after" (having asked it), "cut", "slow", "late" (by a second)."""
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(_Handler)
+        self.behind = behind
+        self.fault = ""
+        self.says = ""
+
+    def meets(self, command: str, path: str, headers: Message) -> str:
+        """The fault that this request meets."""
+        return self.fault
+
+    def has_passed(self) -> None:
+        """The server behind has done what is not answered."""
+
+
+def faulty_server(behind: str) -> AbstractContextManager[FaultyServer]:
+    return serving(FaultyServer(behind))

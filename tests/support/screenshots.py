@@ -1,7 +1,7 @@
 """The pictures of docs/console.md: `scripts/screenshots`. Nothing is asserted; somebody looks.
 
 With a folder, every page is taken as well in three widths, light and dark, with many streams whose
-names are long.
+names are long; then a form with a fault, and what the console shows once a node is killed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TypeAlias
 
-from examples.cluster.local import free_port_base, running
-from jetstream_client import Client
+from examples.cluster.local import LocalCluster, free_port_base, running
+from jetstream_client import Client, JetstreamError
 from tests.support.browser import CHROMIUM, browser
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -27,8 +29,10 @@ PLACES = {
     "stream": "#/streams/orders",
     "consumers": "#/consumers",
     "group": "#/groups/workers",
+    "sql": "#/sql",
     "access": "#/access",
 }
+Work: TypeAlias = Callable[[Client, threading.Event], None]
 MANY = 500
 SECONDS = 40
 """How long something goes on before the pictures, so that the charts have a shape."""
@@ -46,12 +50,9 @@ def main() -> None:
         cluster = stack.enter_context(running(Path(folder, "nodes"), 3, free_port_base(3)))
         clients = [stack.enter_context(Client(cluster.grpc_addresses)) for _ in range(3)]
         _create(clients[0])
-        works = []
+        done = threading.Event()
         for work, client in zip((_read, _serve, _publish), clients, strict=True):
-            done = threading.Event()
-            works.append((threading.Thread(target=work, args=(client, done)), done))
-        for thread, _ in works:
-            thread.start()
+            threading.Thread(target=_steadily, args=(work, client, done), daemon=True).start()
         try:
             time.sleep(2)
             url = f"http://{cluster.config['nodes'][0]['http']}"
@@ -61,19 +62,27 @@ def main() -> None:
                     name = f"{number:03}-" + "a-long-name-" * 10
                     clients[0].create_stream(name[:120], f"many.{number}.>", replicas=1)
                 clients[0].commit_cursor("cursor-" + "with-a-long-name-" * 6, "orders", 5)
-                asyncio.run(_take_widths(url, Path(folder, "browser-2"), target))
+                asyncio.run(_take_widths(url, Path(folder, "browser-2"), target, cluster))
         finally:
-            for thread, done in works:  # The publisher last: readers wait for its records.
-                done.set()
-                thread.join()
+            done.set()  # The end of its client ends what waits for a record.
 
 
 def _create(client: Client) -> None:
     client.create_stream("orders", "orders.>", replicas=3)
+    client.set_schema(
+        "orders", "order bigint, price double, items list<struct<sku string, count int>>"
+    )
     client.create_stream("prices", "prices", replicas=3)
     client.create_stream("audit-log", "audit.>", replicas=1)
     for number in range(3):
         client.create_stream(f"jobs-{number}", "jobs.>", group="jobs", replicas=3)
+
+
+def _steadily(work: Work, client: Client, done: threading.Event) -> None:
+    """Also while a busy machine, or a killed node, makes calls fail."""
+    while not done.is_set():
+        with suppress(JetstreamError):
+            work(client, done)
 
 
 def _publish(client: Client, done: threading.Event) -> None:
@@ -142,19 +151,36 @@ async def _take(url: str, profile: Path, target: Path) -> None:
             sys.exit(f"the browser complained: {page.problems}")
 
 
-async def _take_widths(url: str, profile: Path, target: Path) -> None:
+async def _take_widths(url: str, profile: Path, target: Path, cluster: LocalCluster) -> None:
     async with browser(profile) as page:
-        await page.open(f"{url}/#/streams?match=prices")
-        await page.until("document.querySelector('table[aria-label=Streams] tbody tr')")
-        for place, path in PLACES.items():
-            await page.value(f"location.hash = '{path}'")
-            await asyncio.sleep(3)  # Two answers: the charts have begun.
+
+        async def shots(place: str) -> None:
             for width, height in WIDTHS.items():
                 for dark in (False, True):
                     await page.look(width, height, dark=dark, phone=width < 500)
                     await asyncio.sleep(0.3)
                     scheme = "dark" if dark else "light"
                     await page.screenshot(target / f"{place}-{width}-{scheme}.png")
+
+        await page.open(f"{url}/#/streams?match=prices")
+        await page.until("document.querySelector('table[aria-label=Streams] tbody tr')")
+        for place, path in PLACES.items():
+            await page.value(f"location.hash = '{path}'")
+            await asyncio.sleep(3)  # Two answers: the charts have begun.
+            await shots(place)
+        await page.value("location.hash = '#/streams', $('changes').click()")
+        await page.until("$('create')")
+        await page.value("$('create').click()")
+        await page.value(
+            "(field => (field.value = 'a name', field.dispatchEvent(new Event('input', "
+            "{ bubbles: true }))))(document.querySelector('dialog [name=name]'))"
+        )
+        await shots("form")
+        await page.value("$('dialog').close(), location.hash = '#/'")
+        for node, place in ((2, "other-killed"), (0, "own-killed")):
+            cluster.kill_node(node)
+            await asyncio.sleep(8)
+            await shots(place)
         if page.problems:
             sys.exit(f"the browser complained: {page.problems}")
 

@@ -51,7 +51,7 @@ class SecuredServer(ServerProcess):
         config = load(self.config_file, environment={})
         return bootstrap(config, config.nodes[0], principal, 3600 * 1_000_000)
 
-    def client(self, token: str | None = None, timeout: float = 5) -> Client:
+    def client(self, token: str | None = None, timeout: float = 60) -> Client:
         return Client(self.grpc, token=self.admin if token is None else token, timeout=timeout)
 
 
@@ -76,7 +76,7 @@ class SecuredTlsServer(SecuredServer):
         """files: a certificate and its key."""
         return TlsConfig(str(self.authority.certificate_file), *map(str, files))
 
-    def client(self, token: str | None = None, timeout: float = 5) -> Client:
+    def client(self, token: str | None = None, timeout: float = 60) -> Client:
         """For servers that ask for no certificate."""
         token = self.admin if token is None else token
         return Client(self.grpc, token=token, timeout=timeout, tls=self.tls())

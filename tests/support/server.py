@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import selectors
@@ -9,23 +10,25 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.fork_server import ForkedProcess, can_fork, fork_server
 
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 PORTS_PER_NODE = 5
 
 
 # Below Linux's ephemeral range, and above the ports that jetstream_client.testing takes.
 _PORTS_FROM = 20_000
 _PORTS_HERE = 12_000
-_given: deque[int] = deque(maxlen=500)
-"""The ports given last. Nobody may listen on them yet: two servers of a test must not share one."""
+_ports = itertools.count(random.randrange(_PORTS_HERE))
+"""Where to look next. Given ports come again after all others of this process: two servers of a
+test must not share one, and nobody may listen on them yet."""
+_looking = threading.Lock()
 
 
 def free_port_base(count: int = PORTS_PER_NODE) -> int:
@@ -36,27 +39,27 @@ def free_port_base(count: int = PORTS_PER_NODE) -> int:
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     width = _PORTS_HERE // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     first = _PORTS_FROM + number * width
-    for _ in range(200):
-        base = random.randrange(first, first + width - count)
-        ports = range(base, base + count)
-        if any(port in _given for port in ports):
-            continue
-        sockets: list[socket.socket] = []
-        try:
-            for port in ports:
-                sock = socket.socket()
-                sockets.append(sock)
-                # Connections that have ended hold nobody up, who listens does.
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        finally:
-            for sock in sockets:
-                sock.close()
-        _given.extend(ports)
-        return base
+    with _looking:
+        found: list[int] = []
+        for at in itertools.islice(_ports, 2 * width):
+            port = first + at % width
+            if found and port != found[-1] + 1:
+                found = []
+            found = [*found, port] if _is_free(port) else []
+            if len(found) == count:
+                return found[0]
     raise AssertionError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        # Connections that have ended hold nobody up, who listens does.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class ServerProcess:

@@ -66,13 +66,18 @@ def hub_stage(settings: str = "") -> Any:
     return hub
 
 
-def cluster_stage(nodes: int = 3, racks: Sequence[str] = (), scope: Scope = "module") -> Any:
+def cluster_stage(
+    nodes: int = 3,
+    racks: Sequence[str] = (),
+    scope: Scope = "module",
+    kind: type[TestCluster] = TestCluster,
+) -> Any:
     """A running cluster. racks: of the nodes, if they have any."""
 
     @pytest.fixture(scope=scope)
     def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
         folder = tmp_path_factory.mktemp("cluster") / "nodes"
-        with running_cluster(folder, nodes, racks) as running:
+        with running_cluster(folder, nodes, racks, kind) as running:
             yield running
 
     return cluster

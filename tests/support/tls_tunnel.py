@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from examples.certificates.authority import Authority
-from tests.support.server import ServerProcess, free_port_base
+from tests.support.server import READY_SECONDS, ServerProcess, free_port_base
 from tests.support.tls import HOSTS, tls_variables
 
 PORTS = (0, 1, 3)
@@ -42,7 +42,7 @@ class TunnelledServer(ServerProcess):
     def http(self) -> str:
         return f"http://127.0.0.1:{self._tunnels + 3}"
 
-    def start(self, ready_seconds: float = 60.0) -> ServerProcess:
+    def start(self, ready_seconds: float = READY_SECONDS) -> ServerProcess:
         super().start(ready_seconds)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()

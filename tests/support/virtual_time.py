@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import selectors
+import socket
+import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar
+
+from jetstream_protocol.types import MonotonicUs
 
 _T = TypeVar("_T")
 P = ParamSpec("P")
 
 
-class _JumpingSelector(selectors.SelectSelector):
+class _JumpingSelector(selectors.EpollSelector):
     """Waits by setting the loop's clock forward. Nothing comes from outside: no timer is a hang."""
 
     def __init__(self) -> None:
@@ -32,10 +37,56 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
+        self._thread = threading.current_thread()
         super().__init__(self._jumping)
 
     def time(self) -> float:
         return self._jumping.now
+
+    def stand_still(self, seconds: float) -> None:
+        """What runs takes so long."""
+        self._jumping.now += seconds
+
+    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:
+        """Raises AssertionError for another thread: hours pass before it has done anything."""
+        assert threading.current_thread() is self._thread, "threads take real time"
+        return super().call_soon_threadsafe(*args, **kwargs)
+
+    async def create_connection(self, *_: object, **__: object) -> Any:
+        raise AssertionError("peers take real time")
+
+    async def create_server(self, *_: object, **__: object) -> Any:
+        raise AssertionError("peers take real time")
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[..., _T], *args: Any
+    ) -> asyncio.Future[_T]:
+        """It takes no time, and comes in a later turn."""
+
+        async def call() -> _T:
+            return func(*args)
+
+        return self.create_task(call())
+
+
+class _LocalSocket(socket.socket):
+    def setsockopt(self, level: int, *more: Any) -> None:
+        if level != socket.IPPROTO_TCP:
+            super().setsockopt(level, *more)
+
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
+
+def connected_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection that such a loop may wait for: what was sent has arrived."""
+    near, far = socket.socketpair()
+    return _LocalSocket(fileno=near.detach()), _LocalSocket(fileno=far.detach())
+
+
+def loop_clock() -> MonotonicUs:
+    """A monotonic clock for what runs on such a loop."""
+    return MonotonicUs(round(asyncio.get_running_loop().time() * 1e6))
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, _T]) -> _T:

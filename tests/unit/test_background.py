@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jetstream_server.background import FAILED_TASK, close_within, run_in_background
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 
 def run(error: BaseException | None) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def test_a_task_that_ends_well_or_is_cancelled_says_nothing() -> None:
     assert run(asyncio.CancelledError()) == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_close_that_hangs_is_left_alone() -> None:
     answered = asyncio.Event()
 
@@ -52,7 +52,7 @@ async def test_a_close_that_hangs_is_left_alone() -> None:
     await close_within(60, close, "Reader")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_close_that_fails_says_so() -> None:
     async def close() -> None:
         raise ValueError("a bug")

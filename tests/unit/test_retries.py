@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
+import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +77,25 @@ def test_a_key_is_due_once_for_each_wait_and_never_after_it_was_forgotten(
             waiting.difference_update(found)
         assert {each for each in range(5) if retries.waits(each)} == waiting
     assert set(retries.due(now + 100)) == waiting
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_key_that_is_due_already_keeps_nobody_from_being_refused(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """The loop is busy, and looks at its timers late."""
+    loop = new_loop()
+    tried: list[int] = []
+    retries: Retries[int] = Retries(pause_max=3600.0)
+    timer = RetryTimer(loop, retries, tried.extend)
+    retries.refused(1, loop.time() - 5.0, 1.0)
+    timer.refused(2, 0.001)
+    timer.refused(3, 3600.0)
+    loop.call_later(0.1, loop.stop)
+    loop.run_forever()
+    timer.cancel()
+    loop.close()
+    assert tried == [1, 2]
 
 
 def test_a_key_whose_timer_is_called_a_little_early_is_tried() -> None:

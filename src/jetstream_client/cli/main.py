@@ -36,6 +36,14 @@ app = typer.Typer(
 )
 
 
+_ITS_WORDS = {
+    "Input should be a valid integer, unable to parse string as an integer": "not a whole number",
+    "Input should be greater than or equal to": "it must be at least",
+    "Input should be less than or equal to": "it must be at most",
+}
+"""What typer's validation library says to programmers, and what it means to who types."""
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -132,6 +140,8 @@ def _misused(error: Any) -> int:
         command = error.ctx.command_path if error.ctx else "jetstream"
         # typer lets its validation library put the name of the exception in front.
         message = error.format_message().replace(": Value error, ", ": ").rstrip(".")
+        for theirs, ours in _ITS_WORDS.items():
+            message = message.replace(theirs, ours)
         option = getattr(error, "option_name", "")
         if type(error).__name__ == "NoSuchOption":
             program = error.ctx.find_root().command_path if error.ctx else "jetstream"

@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from jetstream_client.cli.copy_progress import copy_progress
 from jetstream_client.cli.output import printable
+from jetstream_client.cli.progress import copy_progress
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ReplicaMove, Stream
 from jetstream_protocol.errors import PreconditionFailedError, StreamNotFoundError

@@ -19,8 +19,10 @@ from jetstream_client.cli.completion import (
 from jetstream_client.cli.connecting import Common, reached
 from jetstream_client.cli.context_file import CONTEXT_VARIABLE
 from jetstream_client.cli.exits import UsageError
+from jetstream_client.cli.parts import PARTS
 from jetstream_client.cli.suggestions import Commands
 from jetstream_client.cli.units import duration_text, parse_timeout
+from jetstream_client.values.checks import NODE_MAX
 from jetstream_client.values.config import (
     DEFAULT_SERVERS,
     NATS_CA_VARIABLE,
@@ -32,7 +34,6 @@ from jetstream_client.values.config import (
     ClientConfig,
     NatsOptions,
 )
-from jetstream_client.values.numbers import NODE_MAX
 from jetstream_client.values.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 
@@ -231,11 +232,11 @@ def common(context: typer.Context) -> Common:
     return Common() if found is None else found
 
 
-def group(help_: str) -> typer.Typer:
-    """A group of commands. Their help is plain text: rich cuts the names of options to fit its
-    tables, and takes [sql] for markup."""
+def group(name: str) -> typer.Typer:
+    """A group of commands, by its name in PARTS. Help is plain text: rich cuts the names of options
+    to fit its tables, and takes [sql] for markup."""
     app = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode=None)
-    app.callback(help=help_)(options_before)
+    app.callback(help=PARTS[name].help)(options_before)
     return app
 
 

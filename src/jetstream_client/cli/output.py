@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FOLDED_MIN = 24
 """What is not longer stays whole in a table: numbers, times, most names."""
+LINE_MIN = 12
+"""What is longer is folded into lines of so many characters at least."""
 
 
 def emit_json(row: dict[str, Any]) -> None:
@@ -125,10 +127,9 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
     from rich.text import Text
 
     console = Console()
-    longest = [max(map(len, each)) for each in zip(columns, *cells, strict=True)]
     least = [
-        max(len(column), min(length, FOLDED_MIN))
-        for column, length in zip(columns, longest, strict=True)
+        max(LINE_MIN if len(cell) > FOLDED_MIN else len(cell) for cell in each)
+        for each in zip(columns, *cells, strict=True)
     ]
     if sum(least) + 2 * (len(least) - 1) > console.width:
         return False

@@ -83,5 +83,7 @@ def _option(setting: Setting) -> tuple[Any, Any]:
             members = [(each.replace("-", "_"), each) for each in setting.choices]
             choice: Any = _enum("Choice", members)
             return choice | None, typer.Option(help=setting.help)
+        case Kind.TEXT:
+            return str | None, typer.Option(help=setting.help)
         case Kind.COUNT:
             return int | None, typer.Option(min=setting.minimum, help=setting.help)

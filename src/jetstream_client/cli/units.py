@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
-from decimal import Decimal
 
 import typer
 
-from jetstream_protocol.durations import SECONDS_OF, seconds_in
+from jetstream_client.values.sizes import bytes_in
+from jetstream_protocol.times import SECONDS_OF, seconds_in
 
 TIMEOUT_MIN = 0.001
 _SECONDS_MAX = (2**63 - 1) // 1_000_000
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)(i?)b?", re.IGNORECASE | re.ASCII)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_duration(text: str | float) -> float:
@@ -83,11 +80,9 @@ def parse_size(text: str | int) -> int:
     typer.BadParameter."""
     if isinstance(text, int):
         return text
-    match = _SIZE.fullmatch(text)
-    if match is None:
+    size = bytes_in(text)
+    if size is None:
         raise typer.BadParameter(f"{text!r} is not a size: say 512KiB, 10GB or a number of bytes.")
-    number, unit, binary = match.groups()
-    size = Decimal(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()]
     if size >= 2**63:
         raise typer.BadParameter(f"{text!r} is not a size: it is too large (8388607TiB).")
-    return int(size)
+    return size

@@ -8,9 +8,10 @@ from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Self, Unpack
 
 from jetstream_client._closing import ClientClosedError, close_after
+from jetstream_client._log import logger
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroups
 from jetstream_client.clients.async_processing import AsyncProcessing
@@ -50,8 +51,9 @@ from jetstream_client.transport.streams import AsyncStreams, Streams
 from jetstream_client.values.config import ClientConfig, NatsOptions
 from jetstream_client.values.durations import Seconds, to_seconds
 from jetstream_client.values.headers import HeadersLike
+from jetstream_client.values.sizes import Size, to_size
 from jetstream_client.values.tls import TlsConfig
-from jetstream_client.values.type_variables import S
+from jetstream_client.values.type_variables import SK, S
 from jetstream_client.values.types import (
     AckLevel,
     Payload,
@@ -60,10 +62,10 @@ from jetstream_client.values.types import (
 )
 from jetstream_protocol.memory import keep_freed_memory
 
-if TYPE_CHECKING:
-    from typing import Self, Unpack
-
-
+_HANDLING_SHARE = 0.9
+"""Of the time for closing: what handlers may take, so that something is left for the rest."""
+_GRACE_SHARE, _GRACE_SECONDS = 0.05, 1.0
+"""So much longer than the timeout consumers may take: a commit takes all of it, then they leave."""
 _FAILED_FLUSH_SECONDS = 1.0
 """So long a client whose block has failed waits for what its publishers hold."""
 
@@ -169,6 +171,7 @@ class AsyncClient(
         self._direct = DirectPublisher(self._publisher, self._routes, self._data_plane)
         self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
         self._group_consumers: weakref.WeakSet[AsyncGroupConsumer] = weakref.WeakSet()
+        self._processors = weakref.WeakSet()
         self._queues: weakref.WeakSet[AsyncQueue] = weakref.WeakSet()
         self._publishers: set[AsyncPublisher] = set()  # Those that have begun and not ended.
 
@@ -239,16 +242,17 @@ class AsyncClient(
         subject: str,
         *,
         linger: Seconds = LINGER_SECONDS,
-        max_bytes: int = BATCH_BYTES,
+        max_bytes: Size = BATCH_BYTES,
         compression: Compression | None = None,
         acks: str | Sequence[str] = "all",
         delivery_timeout: Seconds = DELIVERY_SECONDS,
-        buffer_bytes: int = BUFFER_BYTES,
+        buffer_bytes: Size = BUFFER_BYTES,
         producer_id: int | None = None,
         first_sequence: int = 0,
         value_serializer: Serializer[S] | None = None,
         via: Via = "nats",
-    ) -> AsyncPublisher[S]:
+        key_serializer: Serializer[SK] | None = None,
+    ) -> AsyncPublisher[S, SK]:
         """A publisher that packs many records into few messages. Each record is stored once, in
         order.
 
@@ -259,9 +263,9 @@ class AsyncClient(
         UnknownOutcomeError if it may be stored, otherwise with the error that prevented it.
         buffer_bytes: how many bytes may wait and be in flight; beyond that `send` waits.
         value_serializer: turns each value that is not None into bytes or text, for example
-        `json.dumps`. via: "nats" sends batches as NATS messages; "direct" sends them to the leader
-        of each stream on the subject itself: NATS and its limits are not involved, and nobody else
-        who listens on the subject hears them.
+        `json.dumps`; key_serializer: the same for keys. via: "nats" sends batches as NATS messages;
+        "direct" sends them to the leader of each stream on the subject itself: NATS and its limits
+        are not involved, and nobody else who listens on the subject hears them.
 
         producer_id, first_sequence: only for programs that publish exactly the same batches again
         after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
@@ -270,15 +274,16 @@ class AsyncClient(
         self._check_open()
         options = PublisherOptions(
             linger=to_seconds("linger", linger),
-            max_bytes=max_bytes,
+            max_bytes=to_size("max_bytes", max_bytes),
             compression=compression,
             acks=acks,
             delivery_timeout=to_seconds("delivery_timeout", delivery_timeout),
-            buffer_bytes=buffer_bytes,
+            buffer_bytes=to_size("buffer_bytes", buffer_bytes),
             producer_id=producer_id,
             first_sequence=first_sequence,
             value_serializer=value_serializer,
             via=via,
+            key_serializer=key_serializer,
         )
         return AsyncPublisher(
             self._publisher, self._routes, subject, options, self._publishers, self._data_plane
@@ -287,16 +292,15 @@ class AsyncClient(
     # Living.
 
     async def aclose(self) -> None:
-        """Commit what consumers are done with, send what publishers that are still open hold, then
-        close every connection. Idempotent. Waits for the client's `timeout` at most: records that
-        are not acknowledged by then fail, which is logged. After an error in the block of `async
-        with`, publishers get a second for that.
+        """Let `process` end what it handles, commit what consumers are done with, send what
+        publishers that are still open hold, then close every connection. Idempotent. Waits for the
+        client's `timeout` at most: records that are not acknowledged by then fail, which is logged.
+        After an error in the block of `async with`, publishers and handlers get a second for that.
 
         Raises what the `aclose` of a consumer or publisher does."""
-        deadline = self._control.home.here().time() + self._flush_seconds
-        self._closed = True
-        for publisher in self._publishers:
-            publisher.hurry()  # They send while consumers are closed.
+        began = self._control.home.here().time()
+        deadline = began + self._flush_seconds
+        self._hurry()
         async with AsyncExitStack() as closing:  # Closes all, whatever fails.
             for part in (
                 self._events,
@@ -310,12 +314,33 @@ class AsyncClient(
                 closing.push_async_callback(part.close)
             # What members hand over when they leave is sent, too.
             closing.push_async_callback(self._end_publishers, deadline)
-            closing.push_async_callback(self._close_consumers)
+            closing.push_async_callback(self._close_consumers, began)
+            closing.callback(self._take_no_more)  # A handler may use the client to its end.
+            handled_by = began + self._flush_seconds * _HANDLING_SHARE
+            closing.push_async_callback(self._end_processings, handled_by)
 
-    async def _close_consumers(self) -> None:
-        """All at a time: their commits share a call, and its time limit."""
+    def _hurry(self) -> None:
+        """Publishers send while others are waited for."""
+        for publisher in self._publishers:
+            publisher.hurry()
+
+    def _take_no_more(self) -> None:
+        self._closed = True
+        self._hurry()
+
+    async def _end_processings(self, deadline: float) -> None:
+        await _all_of(each.end(deadline) for each in list(self._processors))
+
+    async def _close_consumers(self, began: float) -> None:
+        """All at a time: their commits share a call, and its time limit. Listeners, which may never
+        return, have no other one."""
         consumers = [*self._consumers, *self._group_consumers, *self._queues]
-        await _all_of(each.aclose() for each in consumers)
+        longest = self.config.timeout * (1 + _GRACE_SHARE) + _GRACE_SECONDS
+        try:
+            async with asyncio.timeout_at(began + longest):
+                await _all_of(each.aclose() for each in consumers)
+        except TimeoutError:
+            logger.warning("closed before all consumers were: a listener has not returned in time")
 
     async def _end_publishers(self, deadline: float) -> None:
         error = ClientClosedError("the client is closed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from jetstream_client.publishing.keyed_group import (
     check_room,
@@ -12,13 +12,10 @@ from jetstream_client.publishing.keyed_group import (
     streams_of,
 )
 from jetstream_client.transport.streams import AsyncStreams
+from jetstream_client.values.checks import check_text
 from jetstream_client.values.settings import AlterableSettings, GroupSettings
-from jetstream_client.values.text import check_text
 from jetstream_client.values.types import Stream, StreamDescription
 from jetstream_protocol.errors import JetstreamError
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 class AsyncKeyedGroups(AsyncStreams):

@@ -7,10 +7,12 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
+from weakref import WeakSet
 
+from jetstream_client._closing import end_tasks
 from jetstream_client.clients.async_reading import AsyncReading
-from jetstream_client.processing.options import ProcessOptions, ProcessSettings
+from jetstream_client.processing.options import ProcessOptions, ProcessSettings, check_handler
 from jetstream_client.processing.outputs import Output, outputs_of
 from jetstream_client.processing.processor import Attempt, Processed, Processor
 from jetstream_client.processing.signals import stopping_on_signals
@@ -24,14 +26,13 @@ from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.types import Payload, Value, Via
 from jetstream_protocol.errors import InvalidRequestError, NoStreamError
 
-if TYPE_CHECKING:
-    from typing import Unpack
-
 Handler: TypeAlias = Callable[[Message[Any, Any]], Awaitable[Any] | Any]
 
 
 class AsyncProcessing(AsyncReading):
-    """A part of `AsyncClient`."""
+    """A part of `AsyncClient`, which sets this."""
+
+    _processors: WeakSet[Processor]
 
     @abstractmethod
     def publish(
@@ -83,6 +84,7 @@ class AsyncProcessing(AsyncReading):
 
             await client.process("orders", handle, cursor="printing", dead_letter="dead.orders")
         """
+        check_handler(handler)
         options = ProcessOptions.of(cursor, group, settings)
         deserializers = options.deserializers
 
@@ -109,7 +111,9 @@ class AsyncProcessing(AsyncReading):
 
         def make(source: Source) -> Processor:
             publish = partial(self.publish, via=options.via)
-            return Processor(source, attempt, publish, ask, self.config.timeout, options)
+            made = Processor(source, attempt, publish, ask, self.config.timeout, options)
+            self._processors.add(made)
+            return made
 
         if not options.is_shared:
             consumer = self._reader.consume(
@@ -169,6 +173,7 @@ class _Going:
 
 async def run_until(processor: Processor, until: Coroutine[Any, Any, object] | None) -> Processed:
     """Run it; stop it once `until` has returned."""
+    processor.has_ended.clear()
 
     async def stop(until: Coroutine[Any, Any, object]) -> None:
         await until
@@ -178,6 +183,5 @@ async def run_until(processor: Processor, until: Coroutine[Any, Any, object] | N
     try:
         return await processor.run()
     finally:
-        if stopping is not None:
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
+        await end_tasks(stopping)
+        processor.has_ended.set()

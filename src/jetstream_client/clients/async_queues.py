@@ -18,9 +18,9 @@ from jetstream_client.transport.consumers import (
 )
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.consumers import ConsumerDescription
+from jetstream_client.values.durations import Seconds
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
-from jetstream_client.values.settings import Seconds
 from jetstream_client.values.types import Payload, StreamLike, Value, Via
 
 

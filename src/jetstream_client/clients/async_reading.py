@@ -20,10 +20,11 @@ from jetstream_client.transport import wire
 from jetstream_client.transport.groups import AsyncGroups, Groups
 from jetstream_client.transport.schemas import AsyncSchemas
 from jetstream_client.transport.streams import AsyncStreams
+from jetstream_client.values.checks import check_text
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.durations import Seconds, to_seconds
 from jetstream_client.values.positions import Position, needed
-from jetstream_client.values.text import check_text
+from jetstream_client.values.sizes import Size, to_size
 from jetstream_client.values.type_variables import K, V
 from jetstream_client.values.types import OffsetAt, OnReset, Payload, ReadFrom, StreamLike
 from jetstream_protocol.errors import InvalidRequestError
@@ -50,7 +51,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         stop: Position | None = None,
         max_messages: int | None = None,
         max_wait: Seconds = 0.0,
-        max_bytes: int = FETCH_BYTES,
+        max_bytes: Size = FETCH_BYTES,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
         filter: str = "",
@@ -82,7 +83,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
             stop=stop,
             max_messages=max_messages,
             max_wait=to_seconds("max_wait", max_wait),
-            max_bytes=max_bytes,
+            max_bytes=to_size("max_bytes", max_bytes),
             last_epoch=last_epoch,
             read_from=read_from,
             wanted=filter_of(filter, key),
@@ -94,7 +95,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         stream: StreamLike,
         offset: int,
         *,
-        max_bytes: int = FETCH_BYTES,
+        max_bytes: Size = FETCH_BYTES,
         last_epoch: int = -1,
         encrypted: bool = False,
     ) -> FetchedBatches:
@@ -108,7 +109,11 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         """
         self._check_open()
         return await self._reader.fetch_batches(
-            stream, offset, max_bytes=max_bytes, last_epoch=last_epoch, encrypted=encrypted
+            stream,
+            offset,
+            max_bytes=to_size("max_bytes", max_bytes),
+            last_epoch=last_epoch,
+            encrypted=encrypted,
         )
 
     async def get_last(
@@ -127,7 +132,10 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         """Resolve positions of many streams in one call; the results are in the same order. An
         offset resolves to itself."""
         self._check_open()
-        return await self._reader.list_offsets(list(positions))
+        asked = list(positions)
+        if not all(isinstance(each, tuple | list) for each in asked):
+            raise TypeError("positions must be pairs, as [('orders', 'latest')]; see offset_at")
+        return await self._reader.list_offsets(asked)
 
     async def offset_at(self, stream: StreamLike, position: Position) -> int:
         """Return the offset of a position; for "latest" it is the offset of the next record."""
@@ -377,6 +385,9 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         from jetstream_client.sql.query import Query, Streams
 
         self._check_open()
+        given: object = start  # DuckDB takes parameters there.
+        if isinstance(given, list | tuple | dict):
+            raise TypeError("start is a position: give parameters as sql(query, parameters=[…])")
 
         def make(streams: Streams) -> Query:
             return Query(

@@ -6,19 +6,16 @@ Written by scripts/generate from the classes of AsyncClient. Do not edit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
 from jetstream_client.values.access import AclDecision, AclRule, NewToken, Operation, Token
 from jetstream_client.values.consumers import ConsumerDescription
+from jetstream_client.values.durations import Seconds
 from jetstream_client.values.positions import Position
-from jetstream_client.values.settings import (
-    AlterableSettings,
-    ClusterSettings,
-    Seconds,
-    StreamSettings,
-)
+from jetstream_client.values.settings import AlterableSettings, ClusterSettings, StreamSettings
+from jetstream_client.values.sizes import Size
 from jetstream_client.values.types import (
     ClusterInfo,
     ConsumerGroup,
@@ -36,9 +33,6 @@ from jetstream_client.values.types import (
     UnneededObject,
     Voters,
 )
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 class Calls:
@@ -151,7 +145,7 @@ class Calls:
         """
         self._thread.run(self._client.alter_cluster(**settings))
 
-    def set_throttle(self, bytes_per_second: int) -> None:
+    def set_throttle(self, bytes_per_second: Size) -> None:
         """Limit how many bytes a second each node sends to replicas that are not in sync: new ones,
         observers, and those that were away. 0: no limit.
 

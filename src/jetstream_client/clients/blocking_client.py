@@ -10,8 +10,9 @@ import atexit
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, wait
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import NoReturn, Self, Unpack, cast
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
@@ -22,30 +23,10 @@ from jetstream_client.clients.blocking_processing import ProcessingMethods
 from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.processing.listeners import in_thread
 from jetstream_client.processing.threads import is_handler
-from jetstream_client.publishing.blocking_publisher import Publisher
-from jetstream_client.publishing.sender import (
-    BATCH_BYTES,
-    BUFFER_BYTES,
-    DELIVERY_SECONDS,
-    LINGER_SECONDS,
-    Compression,
-    Serializer,
-)
-from jetstream_client.reading.deserializers import Deserializer
-from jetstream_client.reading.table import Table
 from jetstream_client.transport.connection_events import Callbacks
 from jetstream_client.values.config import ClientConfig, NatsOptions
 from jetstream_client.values.durations import Seconds
 from jetstream_client.values.tls import TlsConfig
-from jetstream_client.values.type_variables import K, S, V
-from jetstream_client.values.types import (
-    StreamLike,
-    Via,
-)
-
-if TYPE_CHECKING:
-    from typing import Self, Unpack
-
 
 _EXIT_SECONDS = 2.0
 _LIVING: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -116,7 +97,7 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
         self.config = config
         elsewhere = {name: in_thread(each) for name, each in callbacks.items()}  # type: ignore[type-var]
         self._client = AsyncClient.observed(config, cast("Callbacks", elsewhere))
-        self._thread = LoopThread()
+        self._thread = LoopThread(self._client.aclose)
         _LIVING.add(self)
         self._reports_closed = callbacks.get("closed_cb") is not None
         self._choosing = threading.RLock()  # A signal handler may close it, too.
@@ -124,94 +105,13 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
         self._error: BaseException | None = None  # of the block that is being left
         self._has_closed = threading.Event()
 
-    def publisher(
-        self,
-        subject: str,
-        *,
-        linger: Seconds = LINGER_SECONDS,
-        max_bytes: int = BATCH_BYTES,
-        compression: Compression | None = None,
-        acks: str | Sequence[str] = "all",
-        delivery_timeout: Seconds = DELIVERY_SECONDS,
-        buffer_bytes: int = BUFFER_BYTES,
-        producer_id: int | None = None,
-        first_sequence: int = 0,
-        value_serializer: Serializer[S] | None = None,
-        via: Via = "nats",
-    ) -> Publisher[S]:
-        """A publisher that packs many records into few messages. Each record is stored once, in
-        order.
-
-        linger: seconds that a record may wait for others to share its batch; 0: each call is a
-        batch. max_bytes: size of a batch before compression; NATS's limit for one message holds
-        too. compression: of batches, "zstd" or "lz4". acks: as in `publish`. delivery_timeout:
-        seconds after which a batch fails that is not acknowledged, retries included: with
-        UnknownOutcomeError if it may be stored, otherwise with the error that prevented it.
-        buffer_bytes: how many bytes may wait and be in flight; beyond that `send` waits.
-        value_serializer: turns each value that is not None into bytes or text, for example
-        `json.dumps`. via: "nats" sends batches as NATS messages; "direct" sends them to the leader
-        of each stream on the subject itself: NATS and its limits are not involved, and nobody else
-        who listens on the subject hears them.
-
-        producer_id, first_sequence: only for programs that publish exactly the same batches again
-        after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
-        stream listens, InvalidRequestError for a subject of a group that is not keyed.
-
-        It is connected and ready when this returns.
-        """
-        return self._thread.begun(
-            lambda: self._client.publisher(
-                subject,
-                linger=linger,
-                max_bytes=max_bytes,
-                compression=compression,
-                acks=acks,
-                delivery_timeout=delivery_timeout,
-                buffer_bytes=buffer_bytes,
-                producer_id=producer_id,
-                first_sequence=first_sequence,
-                value_serializer=value_serializer,
-                via=via,
-            ),
-            Publisher,
-        )
-
-    def table(
-        self,
-        stream: StreamLike,
-        *,
-        wait: bool = True,
-        stale_after: Seconds | None = None,
-        key_deserializer: Deserializer[K] | None = None,
-        value_deserializer: Deserializer[V] | None = None,
-    ) -> Table[K, V]:
-        """A mapping from every key of a stream to its latest value, kept up to date.
-
-        Returns when it has everything that is committed now, unless `wait` is False. stale_after:
-        if no server has answered for so many seconds, every access raises UnavailableError;
-        default: the table returns what it knows (see `is_current`, `lag`). key_deserializer,
-        value_deserializer: as in `consume`; look keys up in their deserialised form.
-
-            with client.table("prices", key_deserializer=bytes.decode) as prices:
-                print(prices["pears"])
-        """
-        return self._thread.begun(
-            lambda: self._client.table(
-                stream,
-                wait=wait,
-                stale_after=stale_after,
-                key_deserializer=key_deserializer,
-                value_deserializer=value_deserializer,
-            ),
-            Table,
-        )
-
     def close(self) -> None:
-        """Commit what consumers are done with, send what publishers that are still open hold, close
-        every connection, and end the client's thread. Idempotent: while another thread closes it,
-        waits for that one; a listener, callback or handler, for which that one may wait, does not.
-        Waits for the client's `timeout` at most: records that are not acknowledged by then fail,
-        which is logged. After an error in the block of `with`, publishers get a second for that.
+        """Let `process` end what it handles, commit what consumers are done with, send what
+        publishers that are still open hold, close every connection, and end the client's thread.
+        Idempotent: while another thread closes it, waits for that one; a listener, callback or
+        handler, for which that one may wait, does not. Waits for the client's `timeout` at most:
+        records that are not acknowledged by then fail, which is logged. After an error in the block
+        of `with`, publishers and handlers get a second for that.
 
         Raises what the `close` of a consumer or publisher does, and InvalidRequestError in the
         client's own thread.
@@ -237,11 +137,9 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
             finally:
                 self._has_closed.set()
 
-    def _end_with_the_program(self) -> None:
-        """Nobody has closed it: as after an error in its block, but only for a moment."""
-        self._thread.attempt(
-            lambda: self._client.__aexit__(None, SystemExit(), None), _EXIT_SECONDS
-        )
+    def _begin_to_end(self) -> Sequence[Future[object]]:
+        """As after an error in its block."""
+        return self._thread.attempt(lambda: self._client.__aexit__(None, SystemExit(), None))
 
     def __exit__(
         self,
@@ -258,6 +156,6 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
 
 @atexit.register
 def _the_program_ends() -> None:
-    """Records that were sent a moment ago would be lost with the client's thread."""
-    for client in list(_LIVING):
-        client._end_with_the_program()
+    """Nobody has closed these: records that were sent a moment ago would be lost with their
+    threads. All at a time, and only for a moment."""
+    wait([each for client in list(_LIVING) for each in client._begin_to_end()], _EXIT_SECONDS)

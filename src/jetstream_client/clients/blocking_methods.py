@@ -6,7 +6,7 @@ Written by scripts/generate from the classes of AsyncClient. Do not edit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
@@ -14,6 +14,15 @@ from jetstream_client.processing.blocking_queue import Queue
 from jetstream_client.processing.listeners import in_thread
 from jetstream_client.processing.queue import PREFETCH
 from jetstream_client.publishing.ack import PublishResult
+from jetstream_client.publishing.blocking_publisher import Publisher
+from jetstream_client.publishing.sender import (
+    BATCH_BYTES,
+    BUFFER_BYTES,
+    DELIVERY_SECONDS,
+    LINGER_SECONDS,
+    Compression,
+    Serializer,
+)
 from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.blocking_group_consumer import GroupConsumer
@@ -22,11 +31,13 @@ from jetstream_client.reading.deserializers import Deserializer
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, Listener
 from jetstream_client.reading.messages import ROWS, Message, Messages
 from jetstream_client.reading.scan import Scan
+from jetstream_client.reading.table import Table
 from jetstream_client.values.durations import Seconds
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
 from jetstream_client.values.settings import AlterableSettings, GroupSettings
-from jetstream_client.values.type_variables import K, V
+from jetstream_client.values.sizes import Size
+from jetstream_client.values.type_variables import SK, K, S, V
 from jetstream_client.values.types import (
     AckLevel,
     OffsetAt,
@@ -41,8 +52,6 @@ from jetstream_client.values.types import (
 )
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     import pyarrow
 
 
@@ -101,6 +110,60 @@ class Methods:
                 timeout=timeout,
                 via=via,
             )
+        )
+
+    def publisher(
+        self,
+        subject: str,
+        *,
+        linger: Seconds = LINGER_SECONDS,
+        max_bytes: Size = BATCH_BYTES,
+        compression: Compression | None = None,
+        acks: str | Sequence[str] = "all",
+        delivery_timeout: Seconds = DELIVERY_SECONDS,
+        buffer_bytes: Size = BUFFER_BYTES,
+        producer_id: int | None = None,
+        first_sequence: int = 0,
+        value_serializer: Serializer[S] | None = None,
+        via: Via = "nats",
+        key_serializer: Serializer[SK] | None = None,
+    ) -> Publisher[S, SK]:
+        """A publisher that packs many records into few messages. Each record is stored once, in
+        order.
+
+        linger: seconds that a record may wait for others to share its batch; 0: each call is a
+        batch. max_bytes: size of a batch before compression; NATS's limit for one message holds
+        too. compression: of batches, "zstd" or "lz4". acks: as in `publish`. delivery_timeout:
+        seconds after which a batch fails that is not acknowledged, retries included: with
+        UnknownOutcomeError if it may be stored, otherwise with the error that prevented it.
+        buffer_bytes: how many bytes may wait and be in flight; beyond that `send` waits.
+        value_serializer: turns each value that is not None into bytes or text, for example
+        `json.dumps`; key_serializer: the same for keys. via: "nats" sends batches as NATS messages;
+        "direct" sends them to the leader of each stream on the subject itself: NATS and its limits
+        are not involved, and nobody else who listens on the subject hears them.
+
+        producer_id, first_sequence: only for programs that publish exactly the same batches again
+        after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
+        stream listens, InvalidRequestError for a subject of a group that is not keyed.
+
+        It is connected and ready when this returns.
+        """
+        return self._thread.begun(
+            lambda: self._client.publisher(
+                subject,
+                linger=linger,
+                max_bytes=max_bytes,
+                compression=compression,
+                acks=acks,
+                delivery_timeout=delivery_timeout,
+                buffer_bytes=buffer_bytes,
+                producer_id=producer_id,
+                first_sequence=first_sequence,
+                value_serializer=value_serializer,
+                via=via,
+                key_serializer=key_serializer,
+            ),
+            Publisher,
         )
 
     def create_group(
@@ -199,7 +262,7 @@ class Methods:
         stop: Position | None = None,
         max_messages: int | None = None,
         max_wait: Seconds = 0.0,
-        max_bytes: int = FETCH_BYTES,
+        max_bytes: Size = FETCH_BYTES,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
         filter: str = "",
@@ -245,7 +308,7 @@ class Methods:
         stream: StreamLike,
         offset: int,
         *,
-        max_bytes: int = FETCH_BYTES,
+        max_bytes: Size = FETCH_BYTES,
         last_epoch: int = -1,
         encrypted: bool = False,
     ) -> FetchedBatches:
@@ -463,4 +526,34 @@ class Methods:
             self._client.sql(
                 query, start, stop, parameters=parameters, read_from=read_from, patience=patience
             )
+        )
+
+    def table(
+        self,
+        stream: StreamLike,
+        *,
+        wait: bool = True,
+        stale_after: Seconds | None = None,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
+    ) -> Table[K, V]:
+        """A mapping from every key of a stream to its latest value, kept up to date.
+
+        Returns when it has everything that is committed now, unless `wait` is False. stale_after:
+        if no server has answered for so many seconds, every access raises UnavailableError;
+        default: the table returns what it knows (see `is_current`, `lag`). key_deserializer,
+        value_deserializer: as in `consume`; look keys up in their deserialised form.
+
+            with client.table("prices", key_deserializer=bytes.decode) as prices:
+                print(prices["pears"])
+        """
+        return self._thread.begun(
+            lambda: self._client.table(
+                stream,
+                wait=wait,
+                stale_after=stale_after,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+            ),
+            Table,
         )

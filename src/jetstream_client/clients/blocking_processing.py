@@ -7,22 +7,19 @@ import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
 from jetstream_client.clients.async_processing import run_until
 from jetstream_client.processing.listeners import in_thread
-from jetstream_client.processing.options import ProcessOptions, ProcessSettings
+from jetstream_client.processing.options import ProcessOptions, ProcessSettings, check_handler
 from jetstream_client.processing.outputs import Output, outputs_of
 from jetstream_client.processing.processor import Processed, Processor
 from jetstream_client.processing.signals import stopping_on_signals
 from jetstream_client.processing.threads import HandlerThreads
 from jetstream_client.reading.messages import Message
 from jetstream_protocol.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 _LOOK_SECONDS = 0.1
 """How often `stop_event` is looked at: a thread's event tells no event loop."""
@@ -75,6 +72,7 @@ class ProcessingMethods:
         """
         if inspect.iscoroutinefunction(handler):
             raise InvalidRequestError("a coroutine function is a handler for AsyncClient.process")
+        check_handler(handler)
         options = ProcessOptions.of(cursor, group, settings)
         options = replace(
             options,

@@ -205,7 +205,7 @@ def _only_run(folder: Path) -> Iterator[None]:
 
 def _begin(cluster_id: str, stream: StreamDescription, folder: Path) -> Manifest:
     """The manifest of the folder, or a new one, which is not written yet."""
-    known = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    known = FolderBackup(folder).read_manifest() if (folder / MANIFEST).exists() else None
     is_used = folder.exists() and {each.name for each in folder.iterdir()} - {_LOCK, _TEMPORARY}
     if known is None and is_used:
         raise InvalidRequestError(f"{folder} is not empty and holds no backup: say another folder")
@@ -374,17 +374,18 @@ class _Files(BackupRun):
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         super().__init__(folder, manifest)
         self.folder = folder
+        self._stored = FolderBackup(folder)
         self._file: BinaryIO | None = None
         self._left: list[tuple[Path, int]] = []
 
     def find(self) -> None:
-        check_files(self.folder, self.manifest)
+        self._stored.check_files(self.manifest)
         for each in self.manifest.files:
-            for header, batch in _batches(self.folder / each.name, each.length):
+            for header, batch in self._stored.batches(each):
                 check_restorable(batch, 0)
                 self._note(header, batch)
             self._done.append(each)
-        for path in _unlisted_files(self.folder, self.manifest):
+        for path in map(self.folder.joinpath, self._stored.unlisted(self.manifest)):
             batches = _batches(path, path.stat().st_size, end_quietly=True)
             end = self._note_left(int(path.stem), batches, path)
             self._left.append((path, end))
@@ -442,73 +443,85 @@ def kept(records: Records, start_offset: int) -> Records:
     return records.rows(start, len(records)) if start else records
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Raises InvalidRequestError if the folder holds no backup."""
-    path = folder / MANIFEST
-    if not path.exists():
-        raise InvalidRequestError(f"{folder} holds no backup: it has no {MANIFEST}")
-    _check_regular(path)
-    if path.stat().st_size > MANIFEST_BYTES_MAX:
-        raise InvalidRequestError(f"{path} is too large: it is not the manifest of a backup")
-    return Manifest.from_json(path.read_bytes(), str(path))
+class StoredBackup(ABC):
+    """A backup that can be restored (restore.py), wherever it is."""
+
+    @abstractmethod
+    def read_manifest(self) -> Manifest:
+        """Raises InvalidRequestError if there is no backup."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """What holds batches, by their offsets."""
+
+    @abstractmethod
+    def check(self, file: BackupFile) -> None:
+        """Raises CorruptBatchError if it is missing or is not as it was written."""
+
+    @abstractmethod
+    def batches(self, file: BackupFile) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Its batches, both of their CRCs checked. Raises CorruptBatchError."""
+
+    def check_files(self, manifest: Manifest, advance: Advance = lambda offsets: None) -> None:
+        """Raises CorruptBatchError if one is missing or is not as it was written."""
+        for each in manifest.files:
+            self.check(each)
+            advance(each.next_offset - max(each.base_offset, manifest.start_offset))
+
+    def stored_batches(self, manifest: Manifest) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Every batch of the last complete state. Raises CorruptBatchError; `check_files` finds
+        what is missing or cut."""
+        for each in manifest.files:
+            for header, batch in self.batches(each):
+                if header.next_offset > each.next_offset:
+                    raise CorruptBatchError(
+                        f"{each.name} has a batch at offset {header.base_offset}, and should end "
+                        f"before {each.next_offset}"
+                    )
+                yield header, batch
+
+    def unlisted(self, manifest: Manifest) -> list[str]:
+        """What an interrupted run has left."""
+        listed = {each.name for each in manifest.files}
+        return [name for name in self.names() if name not in listed]
+
+    def was_interrupted(self, manifest: Manifest) -> bool:
+        """Whether a run after the last complete one has left something that is not restored."""
+        return not manifest.is_complete or bool(self.unlisted(manifest))
 
 
-def check_files(folder: Path, manifest: Manifest, advance: Advance = lambda offsets: None) -> None:
-    """Raises CorruptBatchError if a file is missing or is not as it was written."""
-    for each in manifest.files:
-        path = folder / each.name
-        if not path.exists():
-            raise CorruptBatchError(f"the backup lacks its file {path}")
-        _check_regular(path)
-        if path.stat().st_size != each.length or crc_of(path, each.length) != each.crc32c:
-            raise CorruptBatchError(f"{path} is not as it was written: it fails its CRC")
-        advance(each.next_offset - max(each.base_offset, manifest.start_offset))
-
-
-def stored_batches(folder: Path, manifest: Manifest) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every batch of the last complete state, both of its CRCs checked. Raises CorruptBatchError;
-    `check_files` finds what is missing or cut."""
-    for each in manifest.files:
-        for header, batch in _batches(folder / each.name, each.length):
-            if header.next_offset > each.next_offset:
-                raise CorruptBatchError(
-                    f"{each.name} has a batch at offset {header.base_offset}, and should end "
-                    f"before {each.next_offset}"
-                )
-            yield header, batch
-
-
-class FolderBackup:
-    """A backup that can be restored (restore.py)."""
+class FolderBackup(StoredBackup):
+    """See the module."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __str__(self) -> str:
-        return str(self._folder)
-
     def read_manifest(self) -> Manifest:
-        return read_manifest(self._folder)
+        path = self._folder / MANIFEST
+        if not path.exists():
+            raise InvalidRequestError(f"{self._folder} holds no backup: it has no {MANIFEST}")
+        _check_regular(path)
+        if path.stat().st_size > MANIFEST_BYTES_MAX:
+            raise InvalidRequestError(f"{path} is too large: it is not the manifest of a backup")
+        return Manifest.from_json(path.read_bytes(), str(path))
 
-    def check_files(self, manifest: Manifest, advance: Advance) -> None:
-        check_files(self._folder, manifest, advance)
+    def names(self) -> list[str]:
+        """Raises InvalidRequestError for what no run has written there."""
+        found = sorted(self._folder.glob("[0-9]" * 20 + ".log"))
+        for path in found:
+            _check_regular(path)
+        return [path.name for path in found]
 
-    def stored_batches(self, manifest: Manifest) -> Iterator[tuple[BatchHeader, bytes]]:
-        return stored_batches(self._folder, manifest)
+    def check(self, file: BackupFile) -> None:
+        path = self._folder / file.name
+        if not path.exists():
+            raise CorruptBatchError(f"the backup lacks its file {path}")
+        _check_regular(path)
+        if path.stat().st_size != file.length or crc_of(path, file.length) != file.crc32c:
+            raise CorruptBatchError(f"{path} is not as it was written: it fails its CRC")
 
-    def was_interrupted(self, manifest: Manifest) -> bool:
-        return was_interrupted(self._folder, manifest)
-
-
-def was_interrupted(folder: Path, manifest: Manifest) -> bool:
-    """Whether a run after the last complete one has left something that is not restored."""
-    return not manifest.is_complete or bool(_unlisted_files(folder, manifest))
-
-
-def _unlisted_files(folder: Path, manifest: Manifest) -> list[Path]:
-    """The files of an interrupted run: the manifest does not list them."""
-    listed = {each.name for each in manifest.files}
-    return [each for each in batch_files(folder) if each.name not in listed]
+    def batches(self, file: BackupFile) -> Iterator[tuple[BatchHeader, bytes]]:
+        return _batches(self._folder / file.name, file.length)
 
 
 def _discontinuity_error(where: object) -> InvalidRequestError:
@@ -530,14 +543,6 @@ def _batches(
         except CorruptBatchError:
             if not end_quietly:
                 raise
-
-
-def batch_files(folder: Path) -> list[Path]:
-    """Raises InvalidRequestError for what no run has written there."""
-    found = sorted(folder.glob("[0-9]" * 20 + ".log"))
-    for path in found:
-        _check_regular(path)
-    return found
 
 
 def _check_regular(path: Path) -> None:

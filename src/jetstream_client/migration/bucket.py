@@ -28,6 +28,7 @@ from jetstream_client.migration.backup import (
     Advance,
     BackupRun,
     Note,
+    StoredBackup,
     begun,
     copied,
     describe_with_end,
@@ -55,7 +56,7 @@ _SECONDS_MAX: Final = 600.0
 Result = TypeVar("Result")
 
 
-class Bucket:
+class Bucket(StoredBackup):
     """A place for backups, as pathlib's `Path` is one. Methods raise UnavailableError."""
 
     def __init__(self, url: str, store: Any = None) -> None:
@@ -98,7 +99,6 @@ class Bucket:
             raise CorruptBatchError(f"{self} does not give back what was stored as {name}")
 
     def names(self) -> list[str]:
-        """The objects of batches, by their offsets."""
         return sorted(each for each in self._listed("objects") if _NAME.fullmatch(each))
 
     def folders(self) -> list[Bucket]:
@@ -128,30 +128,16 @@ class Bucket:
     # A backup that can be restored (restore.py).
 
     def read_manifest(self) -> Manifest:
-        """Raises InvalidRequestError if there is no backup."""
         found = self.get(MANIFEST, MANIFEST_BYTES_MAX)
         if found is None:
             raise InvalidRequestError(f"{self} holds no backup: it has no {MANIFEST}")
         return Manifest.from_json(found, f"{self}/{MANIFEST}")
 
-    def check_files(self, manifest: Manifest, advance: Advance = lambda offsets: None) -> None:
-        """Raises CorruptBatchError if an object is missing or is not as it was written."""
-        for each in manifest.files:
-            self._checked(each)
-            advance(each.next_offset - max(each.base_offset, manifest.start_offset))
+    def check(self, file: BackupFile) -> None:
+        self._checked(file)
 
-    def stored_batches(self, manifest: Manifest) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Every batch of the last complete state. Raises CorruptBatchError."""
-        for each in manifest.files:
-            for header, batch in batches_in(self._checked(each)):
-                if header.next_offset > each.next_offset:
-                    raise CorruptBatchError(f"{each.name} should end before {each.next_offset}")
-                yield header, batch
-
-    def was_interrupted(self, manifest: Manifest) -> bool:
-        """Whether a run after the last complete one has left something that is not restored."""
-        listed = {each.name for each in manifest.files}
-        return not manifest.is_complete or bool(set(self.names()) - listed)
+    def batches(self, file: BackupFile) -> Iterator[tuple[BatchHeader, bytes]]:
+        return batches_in(self._checked(file))
 
     def _checked(self, file: BackupFile) -> bytes:
         data = self.get(file.name, min(file.length, _BYTES_MAX))
@@ -184,10 +170,8 @@ class BucketRun(BackupRun):
             check_restorable(batch, 0)
             self._note(header, batch)
         self._done += self.manifest.files
-        listed = {each.name for each in self.manifest.files}
-        for name in self._bucket.names():
-            if name not in listed:
-                self._take(name)
+        for name in self._bucket.unlisted(self.manifest):
+            self._take(name)
         self._know_gone()
 
     def _take(self, name: str) -> None:

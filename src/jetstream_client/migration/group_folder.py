@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jetstream_client.migration.backup import MANIFEST, read_manifest
+from jetstream_client.migration.backup import MANIFEST, FolderBackup
 from jetstream_client.migration.bucket import Bucket
 from jetstream_client.migration.manifest import Manifest
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
@@ -36,7 +36,7 @@ def _backups_below(folder: Place) -> list[tuple[Place, Manifest]]:
     if not folder.is_dir() or (folder / MANIFEST).exists():
         return []
     return [
-        (each, read_manifest(each))
+        (each, FolderBackup(each).read_manifest())
         for each in sorted(folder.iterdir())
         if not each.is_symlink() and (each / MANIFEST).exists()
     ]

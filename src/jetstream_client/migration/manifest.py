@@ -20,7 +20,7 @@ from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.schema import parse
 from jetstream_protocol.settings import STREAM_SETTINGS, Kind
-from jetstream_protocol.subjects import PARTITIONS_MAX
+from jetstream_protocol.stream_names import PARTITIONS_MAX
 
 FORMAT = "jetstream-backup"
 VERSION = 1
@@ -155,7 +155,7 @@ def _may_be(name: str, value: object) -> bool:
     kind = _KINDS.get(name)
     if kind is Kind.FLAG:
         return type(value) is bool
-    if name == "group" or kind is Kind.CHOICE:
+    if name == "group" or kind in (Kind.CHOICE, Kind.TEXT):
         return type(value) is str
     if kind is None:
         # Partitions, and the number of observers.

@@ -37,8 +37,10 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         partial.replace(target)
         sync_folder(target.parent)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(partial):
+            error.filename = str(path)  # The name that the user knows.
         raise
 
 

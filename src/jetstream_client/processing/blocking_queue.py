@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Self
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.processing.queue import AsyncQueue, AsyncQueueMessage
 from jetstream_client.reading.messages import Message
 from jetstream_client.values.consumers import ConsumerDescription
-from jetstream_client.values.settings import Seconds
-
-if TYPE_CHECKING:
-    from typing import Self
+from jetstream_client.values.durations import Seconds
 
 
 class QueueMessage(Message):
@@ -82,12 +79,18 @@ class Queue(Closing):
         return self
 
     def __next__(self) -> QueueMessage:
-        # The message is taken here: an interrupt of the call that waits for it leaves it there.
-        while (message := self._queue.take()) is None:
+        self._thread.check_process()  # What was fetched is for the parent to hand out.
+        while (message := self._queue.front()) is None:
             if not self._thread.run(self._queue.is_ready()):
                 raise StopIteration
+        found, waiting = QueueMessage(self, message), self._queue.buffer
         self._thread.post(self._queue.refill())
-        return QueueMessage(self, message)
+        try:
+            # Last, and by no call, after which a signal handler may raise: it would be lost.
+            del waiting[0]
+        except IndexError:  # Somebody closes it.
+            raise StopIteration from None
+        return found
 
     def close(self) -> None:
         """Stop pulling, and give back what the program was not handed. Idempotent. What it was

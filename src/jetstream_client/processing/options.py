@@ -59,6 +59,12 @@ class ProcessSettings(TypedDict, total=False):
 _DURATIONS = {"retry_delay", "handler_timeout", "session_timeout"}
 
 
+def check_handler(handler: object) -> None:
+    """Raise TypeError for what cannot be called: each record would fail, and be a dead letter."""
+    if not callable(handler):
+        raise TypeError(f"the handler must be a function of a Message, not {handler!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
     """The settings with their defaults. name: of the cursor or the group. is_shared: it

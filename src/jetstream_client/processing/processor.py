@@ -11,9 +11,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from jetstream_client._closing import end_tasks
 from jetstream_client._log import logger
 from jetstream_client.processing.options import ProcessOptions
 from jetstream_client.processing.outputs import Output, as_it_fits, dead_letter, message_id
@@ -25,6 +27,7 @@ from jetstream_client.reading.deserializers import text_of
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.cursors import is_passing
 from jetstream_client.transport.recovery import Caller, repeats
+from jetstream_client.transport.retries import backoff
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.types import Payload, Value
 from jetstream_protocol.errors import (
@@ -41,6 +44,9 @@ LETTING_GO_SECONDS = 30.0
 _RETRY_MAX_SECONDS = 30.0
 _OF_THE_RECORD = (InvalidRequestError, MessageTooLargeError, UnsupportedHeaderError)
 """Errors that come from the output itself: another output might be published."""
+
+_HANDLES: ContextVar[Processor | None] = ContextVar("jetstream_processor", default=None)
+"""Of which processing the handler is that is running; a thread of a handler knows it, too."""
 
 _ASK_SHARE = 0.2
 """Of the client's timeout: between two questions of whether the stream's server answers. The answer
@@ -112,11 +118,24 @@ class Processor:
         self._is_reading = False
         self._failure: BaseException | None = None
         self._records = self._dead_letters = self._failures = 0
+        self.has_ended = asyncio.Event()
+        """Not set while it runs."""
+        self.has_ended.set()
 
     def stop(self) -> None:
         """Begin nothing more; `run` returns once what is being handled has ended."""
         self._stopping.set()
         self._changed.set()
+
+    async def end(self, deadline: float) -> None:
+        """Stop, and return once what is being handled has ended and is committed, or at the
+        deadline, on the loop's clock; one of its own handlers, which would wait for itself, at
+        once."""
+        self.stop()
+        if _HANDLES.get() is not self:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self.has_ended.wait()
 
     async def run(self) -> Processed:
         """Runs until the source ends or `stop` was called. Raises the error that ended it."""
@@ -132,7 +151,7 @@ class Processor:
                 await self._read_until_stopped()
                 await self._finish()
             finally:
-                await _cancelled(*beside)
+                await end_tasks(*beside)
         finally:
             await self._end()
         if self._failure is not None:
@@ -145,7 +164,7 @@ class Processor:
         try:
             await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancelled(reading, stopping)
+            await end_tasks(reading, stopping)
         if not reading.cancelled() and reading.exception() is not None:
             self._fail(reading.exception())
 
@@ -172,7 +191,7 @@ class Processor:
         for stream in self._schedule.streams():
             self._schedule.hold(stream)
         try:
-            await _cancelled(*self._tasks)
+            await end_tasks(*self._tasks)
             if not self._source.is_lost:
                 await self._commit_at_last(self._consumers())
         finally:
@@ -324,6 +343,7 @@ class Processor:
 
     async def _handle(self, work: Work) -> None:
         """One attempt. However it ends, it is over then: the end of the processing waits for it."""
+        _HANDLES.set(self)
         try:
             await self._try(work)
         finally:
@@ -402,8 +422,7 @@ class Processor:
         self._pump()
 
     def _backoff(self, failures: int) -> float:
-        seconds = min(_RETRY_MAX_SECONDS, self._options.retry_delay * 2.0 ** min(failures - 1, 20))
-        return seconds * (0.5 + random.random() / 2)
+        return backoff(self._options.retry_delay, _RETRY_MAX_SECONDS, failures, random.random())
 
     # Publishing.
 
@@ -508,12 +527,6 @@ class Processor:
                 return
             # The next reader repeats the records since the last commit.
             logger.warning("cursor not committed at the end: %s", error.message)
-
-
-async def _cancelled(*tasks: asyncio.Task[None] | asyncio.Task[bool]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _is_cancelled() -> bool:

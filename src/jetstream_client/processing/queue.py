@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from jetstream_client._closing import AsyncClosing, Beginning
 from jetstream_client._log import logger
@@ -22,8 +22,9 @@ from jetstream_client.processing.outputs import as_it_fits, dead_letter, message
 from jetstream_client.reading.messages import Message
 from jetstream_client.transport.consumers import Consumers, to_ms
 from jetstream_client.transport.recovery import Caller, repeats
+from jetstream_client.transport.retries import backoff
 from jetstream_client.values.consumers import ConsumerDescription
-from jetstream_client.values.settings import Seconds
+from jetstream_client.values.durations import Seconds
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -33,13 +34,11 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
 
-if TYPE_CHECKING:
-    from typing import Self
-
 PREFETCH: Final = 32
 PREFETCH_MAX: Final = 1000
 WAIT_SECONDS: Final = 5.0
 ACKS_AT_ONCE: Final = 1000
+_RETRY_SECONDS: Final = 0.1
 _RETRY_MAX_SECONDS: Final = 5.0
 _DEAD_LETTER_RETRY_MS: Final = 5000
 _CLOSE_SECONDS: Final = 2.0
@@ -176,7 +175,8 @@ class AsyncQueue(AsyncClosing):
 
     async def is_ready(self) -> bool:
         """Wait until there is a message to `take`; False: it was closed."""
-        await self.begin()
+        if self._about is None or not self._is_closed:
+            await self.begin()
         while not self._is_closed:
             if self._buffer:
                 return True
@@ -187,15 +187,28 @@ class AsyncQueue(AsyncClosing):
             await self._changed.wait()
         return False
 
-    def take(self) -> AsyncQueueMessage | None:
-        """Hand out the next message that is here; None: there is none. Any thread may call it, and
-        then has `refill` run."""
+    @property
+    def buffer(self) -> deque[AsyncQueueMessage]:
+        """What is here, and was not handed out."""
+        return self._buffer
+
+    def front(self) -> AsyncQueueMessage | None:
+        """The next message that is here, and stays; None: there is none. Any thread may call it.
+        Who takes it from the buffer has `refill` run."""
         try:
-            while (message := self._buffer.popleft())._is_others:
-                pass
+            while (message := self._buffer[0])._is_others:
+                self._buffer.popleft()
             return message
         except IndexError:
             return None
+
+    def take(self) -> AsyncQueueMessage | None:
+        """Hand out the next message that is here; None: there is none. Any thread may call it, and
+        then has `refill` run."""
+        message = self.front()
+        if message is not None:
+            self._buffer.popleft()
+        return message
 
     async def refill(self) -> None:
         """Pull more, if there is room."""
@@ -217,10 +230,11 @@ class AsyncQueue(AsyncClosing):
                     if not repeats(error, Caller.COMMIT):
                         raise
                     failures += 1
-                    seconds = min(_RETRY_MAX_SECONDS, 0.05 * 2.0 ** min(failures, 10))
                     say = logger.warning if failures == 1 else logger.debug
                     say("queue %r: %s; trying again", self.name, error.message)
-                    await asyncio.sleep(seconds * (0.5 + random.random() / 2))
+                    await asyncio.sleep(
+                        backoff(_RETRY_SECONDS, _RETRY_MAX_SECONDS, failures, random.random())
+                    )
         except Exception as error:  # noqa: BLE001 - the program gets it at the next message
             self._fail(error)
 
@@ -245,8 +259,9 @@ class AsyncQueue(AsyncClosing):
                 created_us=about.created_us,
             )
         )
+        name = about.stream.partition("@")[0]  # As every other reader calls it.
         for each in found.messages:
-            message = AsyncQueueMessage(self, about.stream, each, each.deliveries)
+            message = AsyncQueueMessage(self, name, each, each.deliveries)
             if about.dead_letter and each.deliveries > about.max_deliver > 0:
                 self._spawn(self._bury(message, about))
             else:

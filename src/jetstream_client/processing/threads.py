@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -120,7 +121,7 @@ class HandlerThreads(Generic[_A, _R]):
         """The work of one thread."""
         while (call := self._calls.get()) is not None:
             try:
-                call.ends(self._function(call.argument), None)
+                call.ends(call.context.run(self._function, call.argument), None)
             except BaseException as error:  # noqa: BLE001 - it is the caller's
                 call.ends(None, error)
 
@@ -131,11 +132,12 @@ class HandlerThreads(Generic[_A, _R]):
 
 
 class _Call:
-    __slots__ = ("_loop", "argument", "ended", "is_abandoned")
+    __slots__ = ("_loop", "argument", "context", "ended", "is_abandoned")
 
     def __init__(self, argument: Any) -> None:
         self._loop = asyncio.get_running_loop()
         self.argument = argument
+        self.context = copy_context()
         self.ended: asyncio.Future[Any] = self._loop.create_future()
         self.is_abandoned = False
 

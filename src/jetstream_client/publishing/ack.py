@@ -14,7 +14,7 @@ client that knows its cluster's mark (ack_cluster.py) takes only answers with it
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jetstream_client.publishing.subject_routes import Expectation, SubjectRoute
 from jetstream_protocol import bounded_json
@@ -58,7 +58,7 @@ class PublishResult:
     offset: int = -1
     duplicate: bool = False
     # Kept apart, so that the usual result is one object: programs hold a hundred thousand of them.
-    _others: tuple[Ack, ...] = ()
+    _others: tuple[Ack, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, subject: str, acks: tuple[Ack, ...]) -> PublishResult:

@@ -6,9 +6,9 @@ Callers add records to a `RecordAccumulator` and get deliveries back. The `Sende
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable
 from functools import partial
-from typing import Any, Generic
+from typing import Any
 
 from jetstream_client._closing import AsyncClosing, Beginning, ClientClosedError, close_after
 from jetstream_client._log import logger
@@ -23,13 +23,12 @@ from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRout
 from jetstream_client.publishing.ways import REACH_SECONDS
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.values.headers import HeadersLike
-from jetstream_client.values.records import block_of, columns_of, record_of
-from jetstream_client.values.type_variables import S
-from jetstream_client.values.types import Payload
+from jetstream_client.values.records import block_of, one_a_record
+from jetstream_client.values.type_variables import SK, S, Serialized
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 
 
-class AsyncPublisher(AsyncClosing, Generic[S]):
+class AsyncPublisher(AsyncClosing, Serialized[S, SK]):
     """Publishes many records to one subject in few messages. Each is stored once, in order.
 
     `AsyncClient.publisher` makes it. `async with` starts it, and closes it when all records are
@@ -42,7 +41,7 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         routes: SubjectRoutes,
         subject: str,
         options: PublisherOptions,
-        running: set[AsyncPublisher[Any]],
+        running: set[AsyncPublisher[Any, Any]],
         data_plane: DataPlane | None = None,
     ) -> None:
         """running: where it stands from its beginning to its end, so that it can be ended even if
@@ -71,7 +70,7 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         """Find the streams on the subject, and connect. Idempotent. Raises NoStreamError."""
         if self._senders is None:
             if self._closing:
-                raise InvalidRequestError("the publisher is closed")
+                raise ClientClosedError("the publisher is closed")
             self._plain.home.here()
             self._running.add(self)
             await self._beginning.wait(self._begin)
@@ -114,16 +113,16 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
     def send(
         self,
         value: S | None,
-        key: Payload | None = None,
+        key: SK | None = None,
         headers: HeadersLike | None = None,
     ) -> Coroutine[Any, Any, Delivery]:
         """Add one record, after those of earlier calls. Waits only for room in the buffer. Returns
         the record's delivery.
 
         value: bytes or text, or what the publisher's `value_serializer` takes; None is a tombstone.
-        key: any bytes. headers: not those that ask the server for something (Nats-Msg-Id,
-        Jetstream-…), which raise InvalidRequestError; `publish` has arguments for them. Raises
-        UnavailableError if there is no room within the delivery timeout.
+        key: the same, for its `key_serializer`. headers: not those that ask the server for
+        something (Nats-Msg-Id, Jetstream-…), which raise InvalidRequestError; `publish` has
+        arguments for them. Raises UnavailableError if there is no room within the delivery timeout.
         """
         tracing = TRACING.active
         if tracing is None:
@@ -131,17 +130,17 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         return self._send_traced(tracing, value, key, headers)
 
     async def _send_traced(
-        self, tracing: Tracing, value: Any, key: Payload | None, headers: HeadersLike | None
+        self, tracing: Tracing, value: Any, key: Any, headers: HeadersLike | None
     ) -> Delivery:
         with tracing.batched(self.subject, 1) as span:
             delivery = await self._send(value, key, span.headers(headers))
             span.ends_with([delivery])
         return delivery
 
-    async def _send(self, value: Any, key: Payload | None, headers: HeadersLike | None) -> Delivery:
+    async def _send(self, value: Any, key: Any, headers: HeadersLike | None) -> Delivery:
         if self._senders is None:
             await self.begin()
-        record = record_of(self.options.serialized(value), key, headers)
+        record = self.options.record(value, key, headers)
         sender = self.senders.of(record)
         found = sender.buffer.put(*record)
         if found is None:
@@ -150,21 +149,23 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
 
     async def publish_many(
         self,
-        values: Sequence[S | None],
-        keys: Sequence[Payload | None] | None = None,
+        values: Iterable[S | None],
+        keys: Iterable[SK | None] | None = None,
         *,
-        header_blocks: Sequence[bytes] | None = None,
+        header_blocks: Iterable[bytes] | None = None,
     ) -> ManyDelivery:
         """Add many records at once, in order. Returns one delivery for all of them.
 
         header_blocks: the headers of each record in the form of `Message.header_block`, b"" for
         none. They travel as they are, without a check, and without the header of a trace.
 
+        values, keys and header_blocks may be any iterables, also generators, as long as each other.
         There is no work per record in Python, except that in a keyed group each key is hashed.
         """
         tracing = TRACING.active
         if tracing is None:
             return await self._publish_many(values, keys, header_blocks)
+        values = one_a_record("value", values)
         with tracing.batched(self.subject, len(values)) as span:
             trace = block_of(span.headers(None))
             many = await self._publish_many(values, keys, header_blocks, trace)
@@ -173,21 +174,22 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
 
     async def _publish_many(
         self,
-        values: Sequence[Any],
-        keys: Sequence[Payload | None] | None,
-        header_blocks: Sequence[bytes] | None = None,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None,
+        header_blocks: Iterable[bytes] | None = None,
         trace: bytes = b"",
     ) -> ManyDelivery:
         if self._senders is None:
             await self.begin()
-        if self.options.value_serializer is not None:
-            values = list(map(self.options.serialized, values))
-        values, keys = columns_of(values, keys)
-        many = ManyRecords(self.senders, self.subject, values, keys, header_blocks, trace)
-        for share in many.shares:
-            while share.left:
-                sender = share.next_sender()
-                await sender.patiently(partial(many.put, share, sender))
+        record_values, record_keys = self.options.columns(values, keys)
+        many = ManyRecords(
+            self.senders, self.subject, record_values, record_keys, header_blocks, trace
+        )
+        with many.being_added():
+            for share in many.shares:
+                while share.left:
+                    sender = share.next_sender()
+                    await sender.patiently(partial(many.put, share, sender))
         return many.delivery()
 
     @property
@@ -217,8 +219,8 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
         every = self._senders.all
         batches = [batch for sender in every for batch in sender.batches]
         if batches:
-            outcomes = [asyncio.wrap_future(batch.future) for batch in batches]
-            await asyncio.gather(*outcomes, return_exceptions=True)
+            outcomes = [batch.future.awaited() for batch in batches]
+            await asyncio.gather(*outcomes)
         for sender in every:
             sender.raise_failure()
 
@@ -229,7 +231,7 @@ class AsyncPublisher(AsyncClosing, Generic[S]):
 
     async def aclose(self) -> None:
         """Flush, and then take no more records. Idempotent."""
-        await self.end(InvalidRequestError("the publisher is closed"))
+        await self.end(ClientClosedError("the publisher is closed"))
 
     async def aclose_unasked(self) -> None:
         """The same, for a caller that hears of no failure: it is logged."""

@@ -6,11 +6,10 @@ threads; the sender is woken once per batch.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
@@ -21,24 +20,21 @@ from jetstream_client.publishing.many_records import ManyRecords
 from jetstream_client.publishing.record_accumulator import RecordAccumulator
 from jetstream_client.publishing.sender import no_room_error
 from jetstream_client.values.headers import HeadersLike
-from jetstream_client.values.records import block_of, columns_of, record_of
-from jetstream_client.values.type_variables import S
-from jetstream_client.values.types import Payload
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_client.values.records import block_of, one_a_record
+from jetstream_client.values.type_variables import SK, S, Serialized
 
 _T = TypeVar("_T")
 
 
-class Publisher(Closing, Generic[S]):
+class Publisher(Closing, Serialized[S, SK]):
     """Publishes many records to one subject in few messages. Each is stored once, in order.
 
     `Client.publisher` makes it. Thread-safe. `with` closes it when all records are acknowledged.
     """
 
-    def __init__(self, thread: LoopThread, publisher: AsyncPublisher[S]) -> None:
+    def __init__(self, thread: LoopThread, publisher: AsyncPublisher[S, SK]) -> None:
         self._thread = thread
         self._publisher = publisher
-        self._process = os.getpid()
         self.subject = publisher.subject
 
     def __del__(self) -> None:
@@ -52,16 +48,16 @@ class Publisher(Closing, Generic[S]):
     def send(
         self,
         value: S | None,
-        key: Payload | None = None,
+        key: SK | None = None,
         headers: HeadersLike | None = None,
     ) -> Delivery:
         """Add one record, after those of earlier calls. Waits only for room in the buffer. Returns
         the record's delivery.
 
         value: bytes or text, or what the publisher's `value_serializer` takes; None is a tombstone.
-        key: any bytes. headers: not those that ask the server for something (Nats-Msg-Id,
-        Jetstream-…), which raise InvalidRequestError; `publish` has arguments for them. Raises
-        UnavailableError if there is no room within the delivery timeout.
+        key: the same, for its `key_serializer`. headers: not those that ask the server for
+        something (Nats-Msg-Id, Jetstream-…), which raise InvalidRequestError; `publish` has
+        arguments for them. Raises UnavailableError if there is no room within the delivery timeout.
         """
         tracing = TRACING.active
         if tracing is None:
@@ -71,30 +67,32 @@ class Publisher(Closing, Generic[S]):
             span.ends_with([delivery])
         return delivery
 
-    def _send(self, value: Any, key: Payload | None, headers: HeadersLike | None) -> Delivery:
-        self._check_process()
-        record = record_of(self._publisher.options.serialized(value), key, headers)
+    def _send(self, value: Any, key: Any, headers: HeadersLike | None) -> Delivery:
+        self._thread.check_process()
+        record = self._publisher.options.record(value, key, headers)
         buffer = self._publisher.senders.of(record).buffer
         found = buffer.put(*record) or self._patiently(buffer, partial(buffer.put, *record))
         return Delivery(found[0], self.subject, found[1])
 
     def publish_many(
         self,
-        values: Sequence[S | None],
-        keys: Sequence[Payload | None] | None = None,
+        values: Iterable[S | None],
+        keys: Iterable[SK | None] | None = None,
         *,
-        header_blocks: Sequence[bytes] | None = None,
+        header_blocks: Iterable[bytes] | None = None,
     ) -> ManyDelivery:
         """Add many records at once, in order. Returns one delivery for all of them.
 
         header_blocks: the headers of each record in the form of `Message.header_block`, b"" for
         none. They travel as they are, without a check, and without the header of a trace.
 
+        values, keys and header_blocks may be any iterables, also generators, as long as each other.
         There is no work per record in Python, except that in a keyed group each key is hashed.
         """
         tracing = TRACING.active
         if tracing is None:
             return self._publish_many(values, keys, header_blocks)
+        values = one_a_record("value", values)
         with tracing.batched(self.subject, len(values)) as span:
             trace = block_of(span.headers(None))
             many = self._publish_many(values, keys, header_blocks, trace)
@@ -103,30 +101,22 @@ class Publisher(Closing, Generic[S]):
 
     def _publish_many(
         self,
-        values: Sequence[Any],
-        keys: Sequence[Payload | None] | None,
-        header_blocks: Sequence[bytes] | None = None,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None,
+        header_blocks: Iterable[bytes] | None = None,
         trace: bytes = b"",
     ) -> ManyDelivery:
-        self._check_process()
-        if self._publisher.options.value_serializer is not None:
-            values = list(map(self._publisher.options.serialized, values))
-        values, keys = columns_of(values, keys)
+        self._thread.check_process()
+        record_values, record_keys = self._publisher.options.columns(values, keys)
         many = ManyRecords(
-            self._publisher.senders, self.subject, values, keys, header_blocks, trace
+            self._publisher.senders, self.subject, record_values, record_keys, header_blocks, trace
         )
-        for share in many.shares:
-            while share.left:
-                sender = share.next_sender()
-                self._patiently(sender.buffer, partial(many.put, share, sender))
+        with many.being_added():
+            for share in many.shares:
+                while share.left:
+                    sender = share.next_sender()
+                    self._patiently(sender.buffer, partial(many.put, share, sender))
         return many.delivery()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise InvalidRequestError(
-                "this publisher was made in another process, of which this one is a fork: start "
-                "processes by multiprocessing's 'spawn', and make a client and a publisher there"
-            )
 
     def _patiently(self, buffer: RecordAccumulator, put: Callable[[], _T | None]) -> _T:
         """What `put` returns once there is room in the buffer. Raises UnavailableError."""

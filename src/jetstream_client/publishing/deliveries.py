@@ -1,8 +1,8 @@
 """The deliveries that a publisher returns: futures of records and of batches, light enough for
 millions.
 
-A `concurrent.futures.Future` for each record would cost more than everything else in publishing it.
-So each batch has one future, and a record's delivery is its place in the batch.
+A future for each record would cost more than everything else in publishing it. So each batch has
+one, and a record's delivery is its place in the batch.
 """
 
 from __future__ import annotations
@@ -11,16 +11,27 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, TypeVar, overload
 
+from jetstream_client._forks import check_process
 from jetstream_client.publishing.ack import Ack, PublishResult
+from jetstream_client.publishing.outcome import Outcome
 from jetstream_client.publishing.record_accumulator import Batch
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")
+
+
+def _calls(call: Callable[..., object], *arguments: object) -> None:
+    """Call a function of the program. What it raises is logged by the future, but for `sys.exit`,
+    and so is that: it would end the client's thread, and leave the later batches without an
+    outcome."""
+    try:
+        call(*arguments)
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        raise RuntimeError(f"a delivery's callback raised {type(error).__name__}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,14 @@ class _Delivery(ABC, Generic[_T]):
         self._subject = subject
         self._start = start
 
+    def __repr__(self) -> str:
+        """Does not wait, nor count as having seen a failure."""
+        state: object = "not acknowledged yet"
+        if self.done():
+            error = self._batch.future.exception()
+            state = f"{type(error).__name__}: {error}" if error else self._result()
+        return f"<{type(self).__name__} to {self._subject!r}: {state}>"
+
     @abstractmethod
     def _result(self) -> _T:
         """The result of its own records, once the batch is stored."""
@@ -150,10 +169,12 @@ class _Delivery(ABC, Generic[_T]):
 
     def _outcome(self, timeout: float | None) -> BaseException | None:
         batch, waits = self._batch, threading.Lock()
-        if timeout != 0 and not self.done() and batch.thread == threading.get_ident():
-            raise InvalidRequestError(
-                "the thread that sends the record would wait for itself: await the delivery"
-            )
+        if timeout != 0 and not self.done():
+            check_process(batch.process)
+            if batch.thread == threading.get_ident():
+                raise InvalidRequestError(
+                    "the thread that sends the record would wait for itself: await the delivery"
+                )
         try:
             batch.ask(waits)
             with waits:
@@ -164,17 +185,17 @@ class _Delivery(ABC, Generic[_T]):
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
         """Call `call(self)` once the outcome is known, in the client's own thread: it must not wait
-        there."""
-        self._batch.future.add_done_callback(lambda _: call(self))
+        there. What it raises is logged."""
+        self._batch.future.add_done_callback(lambda _: _calls(call, self))
         self._batch.is_seen = True
 
     def watch(self, call: Callable[[_T | None, BaseException | None], object]) -> None:
         """Call it with the result or the error once the outcome is known, like `add_done_callback`.
         But a failure that only a watcher knows of counts as unseen: `flush` still raises it."""
 
-        def done(future: Future[tuple[Ack, ...]]) -> None:
+        def done(future: Outcome[tuple[Ack, ...]]) -> None:
             error = future.exception()
-            call(None if error else self._result(), error)
+            _calls(call, None if error else self._result(), error)
 
         self._batch.future.add_done_callback(done)
 
@@ -185,10 +206,7 @@ class _Delivery(ABC, Generic[_T]):
             try:
                 batch.ask(waits)
                 with waits:
-                    # Its own future: if its task is cancelled, nothing else is.
-                    yield from asyncio.wrap_future(batch.future).__await__()
-            except JetstreamError:
-                pass  # The batch has failed.
+                    yield from batch.future.awaited().__await__()
             finally:
                 batch.give_up(waits)
         error = batch.future.exception()
@@ -234,6 +252,10 @@ class ManyDelivery(Sequence[BatchDelivery]):
         """rows: see ManyResult."""
         self._parts = tuple(parts)
         self._rows = None if rows is None else tuple(rows)
+
+    def __repr__(self) -> str:
+        state = "all known" if self.done() else "not all acknowledged yet"
+        return f"<ManyDelivery of {len(self)} batches: {state}>"
 
     def __len__(self) -> int:
         return len(self._parts)

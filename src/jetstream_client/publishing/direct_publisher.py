@@ -16,6 +16,7 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
+from jetstream_client._closing import end_tasks
 from jetstream_client._log import logger
 from jetstream_client.publishing.ack import Ack, PublishResult, in_offsets
 from jetstream_client.publishing.plain_publisher import (
@@ -259,10 +260,7 @@ class DirectPublisher:
 
     async def close(self) -> None:
         """End those that no caller waits for."""
-        going = list(self._going)
-        for task in going:
-            task.cancel()
-        await asyncio.gather(*going, return_exceptions=True)
+        await end_tasks(*self._going)
 
 
 def _batch_of(

@@ -31,6 +31,7 @@ from typing import NamedTuple
 from jetstream_client.publishing.ack import OF_OTHERS, Ack, parse_ack
 from jetstream_client.publishing.record_accumulator import Batch
 from jetstream_client.publishing.subject_routes import Expectation
+from jetstream_client.transport.retries import backoff
 from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import (
     CorruptBatchError,
@@ -323,7 +324,9 @@ class InFlightBatches:
             return []  # Another one may take it.
         if isinstance(error, OutOfSequenceError):
             first = next(each for each in self._flight if expectation in each.missing)
-            if batch is first:
+            # One that has missed an earlier batch says nothing of whether another takes this one.
+            waits = self._one_is_enough and not isinstance(self._last_refusal, OutOfSequenceError)
+            if batch is first and not waits:
                 # Everything before it is stored, and still it is not the next one.
                 return self._passed_over(batch, error)
         elif isinstance(error, SequenceTakenError):
@@ -370,9 +373,9 @@ class InFlightBatches:
         """Everything in flight will be sent again, after a while."""
         if self._resend_at is None:
             self._setbacks += 1
-            wait = min(_BACKOFF_MAX, _BACKOFF_FIRST * 2.0 ** min(self._setbacks - 1, 10))
+            wait = backoff(_BACKOFF_FIRST, _BACKOFF_MAX, self._setbacks, chance)
             for batch in self._flight:
-                batch.send_at = now + wait * (0.5 + chance / 2)
+                batch.send_at = now + wait
 
     # Endings.
 
@@ -452,6 +455,17 @@ class InFlightBatches:
         self._flight, self._held = [], []
         self._tokens.clear()
         return done
+
+    def begin_anew(self, expected: tuple[Expectation, ...]) -> None:
+        """After a failure, and once all have their outcome: under another producer. Not with a
+        fixed producer id."""
+        assert not self.batches
+        assert self._new_id is not None
+        self.failure = self._last_refusal = None
+        self.stale = False
+        self._expected, self._setbacks = expected, 0
+        self._retiring = True
+        self._renew()
 
     def _passed_over(self, batch: Batch, error: JetstreamError) -> list[Done]:
         """The server has forgotten this producer, or somebody else has used the batch's number and

@@ -19,13 +19,8 @@ from jetstream_protocol.errors import (
     NoStreamError,
     StreamNotFoundError,
 )
-from jetstream_protocol.subjects import (
-    PARTITIONS_MAX,
-    covers,
-    ingest_prefix,
-    matches,
-    overlaps,
-)
+from jetstream_protocol.stream_names import PARTITIONS_MAX
+from jetstream_protocol.subjects import covers, ingest_prefix, matches, overlaps
 
 _Stream = TypeVar("_Stream", bound=Stream)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from jetstream_client.publishing.deliveries import BatchDelivery, ManyDelivery
 from jetstream_client.publishing.partitioner import rows_by_partition
 from jetstream_client.publishing.record_accumulator import ends_of
 from jetstream_client.publishing.sender import Sender
 from jetstream_client.publishing.senders import Senders
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_client.values.records import one_a_record
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnknownOutcomeError
 
 _Column = Sequence[bytes | None]
 
@@ -60,11 +62,12 @@ class ManyRecords:
         subject: str,
         values: _Column,
         keys: _Column | None,
-        blocks: Sequence[bytes] | None,
+        blocks: Iterable[bytes] | None,
         trace: bytes,
     ) -> None:
         """blocks: the headers of each record; None: there are none. trace: those of the first
         record in each stream, if it has no others; b"": none."""
+        blocks = None if blocks is None else one_a_record("header block", blocks)
         if blocks is not None and len(blocks) != len(values):
             raise InvalidRequestError(f"{len(values)} values and {len(blocks)} header blocks")
         self._subject = subject
@@ -106,6 +109,22 @@ class ManyRecords:
             self._rows.append(share.rows[start:stop])
         share.start = stop
         return True
+
+    @contextmanager
+    def being_added(self) -> Iterator[None]:
+        """Around all of them. **safety** A caller that repeats a call of which a part was added
+        would store that twice: the error says so."""
+        try:
+            yield
+        except JetstreamError as error:
+            left = sum(share.left for share in self.shares)
+            count = sum(len(share.values) for share in self.shares)
+            if left == count:
+                raise
+            raise UnknownOutcomeError(
+                f"{count - left} of {count} records were added, and are sent, before this: "
+                f"{error.message}"
+            ) from error
 
     def delivery(self) -> ManyDelivery:
         return ManyDelivery(self._parts, self._rows if self._is_keyed else None)

@@ -24,10 +24,15 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from jetstream_client._closing import ClientClosedError, shared
+from jetstream_client._closing import ClientClosedError, end_tasks, shared
 from jetstream_client._log import logger
 from jetstream_client.publishing.ack import OF_OTHERS, Pending, PublishResult, marked
-from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
+from jetstream_client.publishing.subject_routes import (
+    Place,
+    SubjectRoute,
+    SubjectRoutes,
+    check_acks_of_group,
+)
 from jetstream_client.publishing.turns import Turns
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.home import Home
@@ -271,11 +276,7 @@ class PlainPublisher:
     ) -> Place:
         """Where a message for a keyed group goes: by its key, else by its id, so that the stream
         that has it already gets it again, else to each stream in turn."""
-        if not isinstance(options.acks, str):
-            raise InvalidRequestError(
-                f"{subject!r} belongs to a keyed group: the key says which stream acknowledges, "
-                "so acks is 'all' or 'any'"
-            )
+        check_acks_of_group(subject, options.acks)
         self._turns += 1
         chosen = to_bytes("a key", options.msg_id if key is None else key)
         place = route.place_for(subject, chosen, self._turns)
@@ -419,8 +420,6 @@ class PlainPublisher:
         they wait for the next one: what nats-py would keep meanwhile may be too large for it."""
         if self._inbox is not None and self._inbox.is_connected:
             return self._inbox
-        if self._closed:
-            raise ClientClosedError("the client is closed; nothing was published")
         try:
             async with asyncio.timeout_at(deadline):
                 if self._inbox is not None:
@@ -445,6 +444,8 @@ class PlainPublisher:
         return False
 
     async def _one_connection(self) -> NatsInbox:
+        if self._closed:  # Perhaps while it was waited for the one before.
+            raise ClientClosedError("the client is closed; nothing was published")
         return await shared(self._connecting or self._begin_connecting())
 
     def _begin_connecting(self) -> asyncio.Task[NatsInbox]:
@@ -483,9 +484,7 @@ class PlainPublisher:
         self._closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+        await end_tasks(self._connecting)
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
             await inbox.close()

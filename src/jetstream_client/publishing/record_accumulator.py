@@ -15,18 +15,19 @@ handler that uses the client in the middle of such a call gets an error (_locked
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from jetstream_client._locked import LOOK_SECONDS, check_not_within, holds_a_lock
 from jetstream_client.publishing.ack import Ack
+from jetstream_client.publishing.outcome import Outcome
 from jetstream_client.publishing.subject_routes import Expectation
 from jetstream_protocol import batch as record_batch
 from jetstream_protocol.batch import EncodedBatch, encode
@@ -47,9 +48,9 @@ class Batch:
     record; of a batch that was split, those of the first part (`acks_from` knows all).
 
     is_seen: a caller has its outcome. hurry: called when somebody waits for it. start: bytes of
-    all batches before it. thread: the sender's, which must not wait for it. whole: the batch that
-    it was split from; None: it was not. send_at, sequence and the later fields belong to
-    `InFlightBatches`.
+    all batches before it. thread: the sender's, which must not wait for it; process: its own.
+    whole: the batch that it was split from; None: it was not. send_at, sequence and the later
+    fields belong to `InFlightBatches`.
     """
 
     __slots__ = (
@@ -71,6 +72,7 @@ class Batch:
         "keys",
         "missing",
         "place",
+        "process",
         "send_at",
         "sequence",
         "size",
@@ -99,14 +101,14 @@ class Batch:
         self.is_sealed = False
         self.whole: Batch | None = None
         self.place = 0
+        self.process = os.getpid()
         self._parts: list[_Part] = []
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.header_blocks: list[bytes] | None = None
         self.count = 0
         self.size = 0
-        self.future: Future[tuple[Ack, ...]] = Future()
-        self.future.set_running_or_notify_cancel()  # It cannot be cancelled.
+        self.future: Outcome[tuple[Ack, ...]] = Outcome()
         self.is_seen = False
         self._waiting: list[threading.Lock] = []  # A list: it grows and shrinks without a lock.
         self.encoded: EncodedBatch | None = None
@@ -469,6 +471,8 @@ class RecordAccumulator:
     def _opened(self, size: int) -> Batch | None:
         """A new open batch, the one before sealed. Raises MessageTooLargeError."""
         if self._end is not None:
+            with suppress(RuntimeError):  # The sender's loop is closed.
+                self._wake()  # Perhaps it can go on by now.
             raise self._end.with_traceback(None)
         if size > self.batch_bytes:
             raise too_large_error(size, self.batch_bytes)
@@ -571,6 +575,11 @@ class RecordAccumulator:
                 rest.append(self._take())
             self._tell_waiting()
             return rest
+
+    def begin_anew(self) -> None:
+        """After `end`: take records again."""
+        with self._lock:
+            self._end = None
 
 
 def too_large_error(size: int, most: int) -> MessageTooLargeError:

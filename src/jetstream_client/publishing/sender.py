@@ -16,19 +16,27 @@ import asyncio
 import random
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from jetstream_client._closing import ClientClosedError
+from jetstream_client._closing import ClientClosedError, end_tasks
 from jetstream_client._log import logger
 from jetstream_client.publishing.ack import Ack
 from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
 from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.record_accumulator import Batch, RecordAccumulator
-from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
+from jetstream_client.publishing.subject_routes import (
+    Expectation,
+    Place,
+    SubjectRoute,
+    SubjectRoutes,
+)
 from jetstream_client.publishing.ways import AutoWay, DirectWay, NatsWay, Way, check_via
 from jetstream_client.transport.data_plane import DataPlane
+from jetstream_client.values.headers import HeadersLike
+from jetstream_client.values.records import columns_of, one_a_record, record_of
 from jetstream_client.values.type_variables import S
 from jetstream_client.values.types import Value, Via
 from jetstream_protocol.ack_cluster import SIGN
@@ -65,12 +73,18 @@ _MARGIN_BYTES = 1024
 _ROUTE_SECONDS = 5.0
 """How often the registry is asked whether other streams listen on the subject now."""
 
+_ROUTE_SECONDS_MAX = 60.0
+"""The same where none has listened for long, and nobody sends."""
+
 _STALE_SECONDS = 0.2
 """How soon it is asked after an unknown stream has answered."""
 
 _FAILED_MAX = 100
 """Failures are remembered for `flush`, which raises the first one that no caller has seen. Of more
 than so many that are not reported yet, the first ones and the last are remembered."""
+
+_NO_STREAM = NoStreamError, InvalidRequestError, StreamPausedError
+"""Errors of the registry's answer: no stream takes batches now."""
 
 _COMPRESSIONS = {None: 0, "zstd": int(Flags.ZSTD), "lz4": int(Flags.LZ4)}
 
@@ -89,12 +103,26 @@ class PublisherOptions:
     first_sequence: int = 0
     value_serializer: Serializer[Any] | None = None
     via: Via = "nats"
+    key_serializer: Serializer[Any] | None = None
 
-    def serialized(self, value: Any) -> Any:
-        """`value` as it is handed over; None stays None, a tombstone."""
-        if self.value_serializer is None or value is None:
-            return value
-        return self.value_serializer(value)
+    def record(
+        self, value: Any, key: Any, headers: HeadersLike | None
+    ) -> tuple[bytes | None, bytes | None, bytes]:
+        """See record_of. None stays None: a tombstone, or no key."""
+        if self.value_serializer is not None and value is not None:
+            value = self.value_serializer(value)
+        if self.key_serializer is not None and key is not None:
+            key = self.key_serializer(key)
+        return record_of(value, key, headers)
+
+    def columns(
+        self, values: Iterable[Any], keys: Iterable[Any] | None
+    ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
+        """See columns_of."""
+        values = _serialized("value", self.value_serializer, values)
+        return columns_of(
+            values, None if keys is None else _serialized("key", self.key_serializer, keys)
+        )
 
     def __post_init__(self) -> None:
         if self.compression not in _COMPRESSIONS:
@@ -110,6 +138,14 @@ class PublisherOptions:
             )
         if not 0 <= (self.producer_id or 0) < 2**63 or not 0 <= self.first_sequence < 2**31:
             raise InvalidRequestError("producer_id must fit into 63 bits, first_sequence into 31")
+
+
+def _serialized(
+    what: str, serializer: Serializer[Any] | None, given: Iterable[Any]
+) -> Iterable[Any]:
+    if serializer is None:
+        return given
+    return [None if each is None else serializer(each) for each in one_a_record(what, given)]
 
 
 class Sender:
@@ -154,6 +190,8 @@ class Sender:
             thread=self._loop_thread,
         )
         self._compression = _COMPRESSIONS[options.compression]
+        self._may_pass: JetstreamError | None = None
+        """The failure with which it waits, instead of ending for good."""
         self._in_flight = self._new_in_flight()
         self._route_asked = self._loop.time()
         self._looking: asyncio.Task[None] | None = None
@@ -171,13 +209,20 @@ class Sender:
 
     def _new_in_flight(self) -> InFlightBatches:
         fixed = self._options.producer_id
+        expected: tuple[Expectation, ...] = ()
+        try:
+            expected = self._route.wanted_of_batches(self._subject, self._options.acks)
+        except _NO_STREAM as error:  # One stream of a keyed group: the others' senders go on.
+            self._may_pass = error
+            self.buffer.end(error)
         in_flight = InFlightBatches(
-            self._route.wanted_of_batches(self._subject, self._options.acks),
+            expected,
             one_is_enough=self._options.acks == "any",
             producer_id=secrets.randbits(63) if fixed is None else fixed,
             sequence=self._options.first_sequence,
             new_id=(lambda: secrets.randbits(63)) if fixed is None else None,
         )
+        in_flight.failure = self._may_pass
         in_flight.known, in_flight.cluster = self._route.names, self._route.cluster
         return in_flight
 
@@ -232,11 +277,8 @@ class Sender:
         """End at once: batches that are not stored fail with `error`, those that may be stored with
         UnknownOutcomeError. Idempotent."""
         self._ends_with = error
-        tasks = [task for task in (self._task, self._looking) if task is not None]
-        for task in tasks:
-            task.cancel()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(self._task, self._looking)
         finally:  # Also cancelled: every record has an outcome.
             self._end(error)
             self._way.close()
@@ -262,7 +304,10 @@ class Sender:
                     await self._send(sending)
             self._say_trouble()
             if self._in_flight.failure is not None and not self._in_flight.batches:
-                return
+                if self._in_flight.failure is not self._may_pass:
+                    return
+                await self._until_it_passes()
+                continue
             self._look_for_streams(now)
             await self._wait()
 
@@ -337,8 +382,11 @@ class Sender:
             logger.info("publishing to %r goes on", self._subject)
 
     def _on_refusal(self, subject: str, error: JetstreamError) -> None:
-        """NATS forbids the subject. Any other error goes away by itself, or never does."""
+        """NATS forbids the subject. Any other error goes away by itself, or never does. Rights may
+        be given: each record fails until they are."""
         if subject and subject == self._target.lower():
+            if self._options.producer_id is None:
+                self._may_pass = error
             self._end(error)
             self._wanted.set()
 
@@ -362,18 +410,43 @@ class Sender:
         try:
             route = await self._latest_route()
             expected = route.wanted_of_batches(self._subject, self._options.acks)
-        except (NoStreamError, InvalidRequestError, StreamPausedError) as error:
+        except _NO_STREAM as error:
             # An attempt that is on its way still has its answer to come.
+            if self._options.producer_id is None:
+                self._may_pass = error
             self._settle(self._in_flight.fail(error))
             self._tell()
         except JetstreamError:
             # No server answers at the moment; what is in flight has its own deadline.
             return
         else:
-            self._route = route
-            self._in_flight.known, self._in_flight.cluster = route.names, route.cluster
+            self._know(route)
             self._settle(self._in_flight.adopt(expected))
         self._wanted.set()
+
+    def _know(self, route: SubjectRoute) -> None:
+        self._route = route
+        self._in_flight.known, self._in_flight.cluster = route.names, route.cluster
+
+    async def _until_it_passes(self) -> None:
+        """All has failed, and callers get the error, because no stream took records: it was deleted
+        or paused. Return once one does. Asks now and then, and when somebody wants to send. Whether
+        NATS still forbids the subject, only the next records can tell."""
+        patience = _ROUTE_SECONDS
+        while True:
+            self._wanted.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._wanted.wait()
+            patience = min(2 * patience, _ROUTE_SECONDS_MAX)
+            await asyncio.sleep(_STALE_SECONDS)
+            with suppress(JetstreamError):
+                route = await self._latest_route()
+                expected = route.wanted_of_batches(self._subject, self._options.acks)
+                break
+        self._know(route)
+        self._in_flight.begin_anew(expected)
+        self.buffer.begin_anew()
 
     async def _latest_route(self) -> SubjectRoute:
         """The senders of a keyed group share what the registry tells."""

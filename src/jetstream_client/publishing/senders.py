@@ -18,7 +18,12 @@ from jetstream_client.publishing.partitioner import partition_of
 from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.record_accumulator import RECORD_BYTES
 from jetstream_client.publishing.sender import PublisherOptions, Sender
-from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
+from jetstream_client.publishing.subject_routes import (
+    Place,
+    SubjectRoute,
+    SubjectRoutes,
+    check_acks_of_group,
+)
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, NoStreamError
 
@@ -66,11 +71,7 @@ class Senders:
                 f"{subject!r} belongs to a keyed group, whose streams each have a sequence of "
                 "their own: publish to it without producer_id"
             )
-        if not isinstance(options.acks, str):
-            raise InvalidRequestError(
-                f"{subject!r} belongs to a keyed group: the key says which stream acknowledges, "
-                "so acks is 'all' or 'any'"
-            )
+        check_acks_of_group(subject, options.acks)
         for place in route.places(subject):
             place.route.wanted_of_batches(subject, options.acks)
 

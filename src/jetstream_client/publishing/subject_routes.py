@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from jetstream_client._closing import shared
+from jetstream_client._closing import end_tasks, shared
 from jetstream_client.publishing.keyed_group import KeyedGroup
 from jetstream_client.publishing.partitioner import partition_of
 from jetstream_client.values.types import Stream
@@ -199,7 +199,7 @@ class SubjectRoute:
     ) -> tuple[Expectation, ...]:
         if acks in ("all", "any"):
             return expectations
-        if isinstance(acks, str):
+        if isinstance(acks, str) or not isinstance(acks, Iterable):
             raise InvalidRequestError(f"invalid acks {acks!r}: say 'all', 'any' or stream names")
         wanted: list[Expectation] = []
         for name in acks:
@@ -213,6 +213,15 @@ class SubjectRoute:
         if not wanted:
             raise InvalidRequestError("acks names no stream: say 'all', 'any' or stream names")
         return tuple(wanted)
+
+
+def check_acks_of_group(subject: str, acks: str | Sequence[str]) -> None:
+    """Raise InvalidRequestError for the names of streams, of which the key chooses one."""
+    if not isinstance(acks, str):
+        raise InvalidRequestError(
+            f"{subject!r} belongs to a keyed group: the key says which stream acknowledges, "
+            "so acks is 'all' or 'any'"
+        )
 
 
 def _listens(stream: Stream) -> bool:
@@ -333,7 +342,4 @@ class SubjectRoutes:
         self._cache.clear()
 
     async def close(self) -> None:
-        tasks = list(self._asking.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._asking.values())

@@ -19,6 +19,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from jetstream_client.values.checks import names_in
 from jetstream_protocol.columns import Column, Layout
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_protocol.extras import needed_by
@@ -56,7 +57,7 @@ def schema_of(columns: Iterable[str] | None) -> pa.Schema:
     if columns is None:
         return SCHEMA
     fields = []
-    for name in columns:
+    for name in names_in("columns", columns):
         if name not in SCHEMA.names:
             raise InvalidRequestError(f"no column {name!r}: there are {', '.join(SCHEMA.names)}")
         fields.append(SCHEMA.field(name))

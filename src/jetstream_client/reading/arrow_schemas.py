@@ -65,6 +65,12 @@ def _value(found: pa.DataType, where: str) -> tuple[Type, Part]:
     if str(found) in _SCALARS:
         kind, in_batch = _SCALARS[str(found)]
         return kind, Part(in_batch)
+    if isinstance(found, pa.BaseExtensionType):
+        return _value(found.storage_type, where)
+    if kinds.is_dictionary(found):
+        raise InvalidRequestError(
+            f"{where} has the type {found}: publish its values, as dictionary_decode() makes them"
+        )
     if kinds.is_timestamp(found):
         return "timestamp", Part(f"timestamp_{found.unit}")
     if kinds.is_duration(found):

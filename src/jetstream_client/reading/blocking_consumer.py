@@ -9,7 +9,7 @@ in the client's thread returns: a signal handler may raise just before that is s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
@@ -18,9 +18,6 @@ from jetstream_client.reading.fetch_buffer import FetchBuffer
 from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.values.positions import Position
 from jetstream_client.values.type_variables import K, Typed, V
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class Batches:

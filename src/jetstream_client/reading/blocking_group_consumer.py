@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
@@ -12,9 +12,6 @@ from jetstream_client.reading.fetch_buffer import FetchBuffer
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.values.type_variables import K, Typed, V
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class GroupConsumer(Closing, Typed[V, K]):

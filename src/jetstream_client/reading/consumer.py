@@ -17,9 +17,9 @@ import asyncio
 import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
-from jetstream_client._closing import AsyncClosing, Beginning
+from jetstream_client._closing import AsyncClosing, Beginning, end_tasks
 from jetstream_client._log import logger
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.reading.byte_budget import ByteBudget
@@ -39,9 +39,6 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnavailableError,
 )
-
-if TYPE_CHECKING:
-    from typing import Self
 
 FETCH_BYTES = 8 * 1024 * 1024
 """Size of one fetch by default: large enough for a fast reader, small enough for memory."""
@@ -407,9 +404,8 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         checkpoints, self._checkpoints = self._checkpoints, None
         if checkpoints is None:
             return None
-        checkpoints.cancel()
         try:
-            await asyncio.gather(checkpoints, return_exceptions=True)
+            await end_tasks(checkpoints)
             if self._failure is not None:
                 return None if self._failure_is_reported else self._failure
             return await self._checkpoint_at_last()
@@ -443,10 +439,8 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
 
     async def abandon(self) -> None:
         """Close, and commit nothing: the stream is another's."""
-        if self._checkpoints is not None:
-            self._checkpoints.cancel()
-            await asyncio.gather(self._checkpoints, return_exceptions=True)
-            self._checkpoints = None
+        await end_tasks(self._checkpoints)
+        self._checkpoints = None
         await self.aclose()
 
     async def fail(self, error: JetstreamError) -> None:
@@ -546,9 +540,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         ahead, self._ahead = self._ahead, None
         self._ahead_bytes = 0
         self._count()
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+        await end_tasks(ahead)
 
 
 _LIVING: weakref.WeakSet[AsyncConsumer[Any, Any]] = weakref.WeakSet()

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, Self, TypeAlias
 
-from jetstream_client._closing import AsyncClosing, Beginning
+from jetstream_client._closing import AsyncClosing, Beginning, end_tasks
 from jetstream_client._log import logger
 from jetstream_client.reading.beginnings import Beginnings
 from jetstream_client.reading.byte_budget import BUFFER_BYTES, ByteBudget
@@ -23,9 +23,6 @@ from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.values.type_variables import K, Typed, V
 from jetstream_protocol.errors import PreconditionFailedError
-
-if TYPE_CHECKING:
-    from typing import Self
 
 SESSION_SECONDS = 10.0
 """The default session timeout of a member."""
@@ -51,9 +48,7 @@ class Part(Generic[V, K]):
 
     async def close(self, *, commit: bool) -> None:
         self.is_held = False
-        if self.fetching is not None:
-            self.fetching.cancel()
-            await asyncio.gather(self.fetching, return_exceptions=True)
+        await end_tasks(self.fetching)
         await (self.consumer.aclose() if commit else self.consumer.abandon())
 
 

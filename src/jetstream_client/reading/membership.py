@@ -5,7 +5,8 @@ read. Between two records the consumer changes what it reads accordingly, and sa
 the next heartbeat tells the coordinator.
 
 **safety** One session after the last heartbeat that was answered, by the member's own clock, it
-holds nothing any more: its streams may belong to other members. It joins again under another id,
+holds nothing any more: its streams may belong to other members. That clock goes on while the
+machine is suspended. It joins again under another id,
 after a pause that grows. A member whose instance another process has taken ends: before it joins
 again it asks for that under its last id, because the answer that named it may be lost. If the name
 is taken only then, the coordinator sees by the id that this process joins again, and refuses it.
@@ -20,11 +21,15 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+import time
 from collections.abc import Callable, Set
+from functools import partial
 
+from jetstream_client._closing import end_tasks
 from jetstream_client._log import logger
 from jetstream_client.transport.groups import Groups
 from jetstream_client.transport.recovery import Caller, Recovery, recovery, repeats
+from jetstream_client.transport.retries import backoff
 from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
     FencedInstanceError,
@@ -43,6 +48,24 @@ its caller has waited for that already. Its session ends anyway."""
 SESSION_SECONDS = (1.0, 300.0)
 _RETRY_SECONDS = 0.2
 _REJOIN_SECONDS_MAX = 10.0
+
+
+_boot_clock: Callable[[], float] = time.monotonic
+if hasattr(time, "CLOCK_BOOTTIME"):  # Where there is none, a suspension is not noticed.
+    _boot_clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+
+def lease_clock(loop_clock: Callable[[], float]) -> Callable[[], float]:
+    """The clock of an event loop, which stands still while the machine is suspended, and so long
+    as it was since now."""
+    # Both are read in such an order that no pause between them looks like a suspension.
+    before = -time.monotonic() + _boot_clock()
+
+    def now() -> float:
+        suspended = _boot_clock() - time.monotonic() - before
+        return loop_clock() + max(0.0, suspended)
+
+    return now
 
 
 class Membership:
@@ -83,7 +106,7 @@ class Membership:
         self._adjusted = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self._lapsing: asyncio.Task[None] | None = None
-        self._now: Callable[[], float] = lambda: 0.0  # The loop's clock, once it has begun.
+        self._now: Callable[[], float] = lambda: 0.0  # Once it has begun: `lease_clock`.
         self._heard = 0.0
         self._joined = 0.0
         self._losses = 0
@@ -92,7 +115,7 @@ class Membership:
         """Join. held: says what the consumer reads, or begins to read. Raises JetstreamError."""
         self._held = held
         loop = asyncio.get_running_loop()
-        self._now = loop.time
+        self._now = lease_clock(loop.time)
         self._heard = self._joined = self._now()
         try:
             await self._beat(0.0)
@@ -198,8 +221,7 @@ class Membership:
         """Before it joins again: none after the first loss, then ever more."""
         if self._losses < 2:
             return 0.0
-        longest = min(_REJOIN_SECONDS_MAX, _RETRY_SECONDS * 2.0 ** min(self._losses - 1, 10))
-        return longest * (1 + random.random()) / 2
+        return backoff(_RETRY_SECONDS, _REJOIN_SECONDS_MAX, self._losses, random.random())
 
     async def _lapse_in_time(self) -> None:
         """Give up what it holds one session after the last answered heartbeat, whatever the
@@ -298,10 +320,7 @@ class Membership:
         """A member with its own name keeps its place until its session ends. One whose joining
         was not answered, or was cancelled, may be a member all the same. Not while `begin` is under
         way. is_answered: False: its last commits were not."""
-        tasks = [task for task in (self._beating, self._lapsing) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._beating, self._lapsing)
         if self._instance or not self._may_be_member:
             return
         try:

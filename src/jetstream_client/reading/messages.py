@@ -22,9 +22,9 @@ from jetstream_client.values.types import StreamSchema
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_protocol.record_filter import RecordFilter
-from jetstream_protocol.schema import ERROR, Schema, parse
+from jetstream_protocol.schema import Schema, parse
 from jetstream_protocol.times import to_datetime
-from jetstream_protocol.typed_json import decoded
+from jetstream_protocol.typed_rows import row_of
 
 if TYPE_CHECKING:
     import pandas
@@ -103,9 +103,8 @@ class Message(Typed[V, K]):
         """The fields of a schema (of `describe_schema`) by name, and `_error`: what of the value
         does not fit; None: all fits. docs/typed_streams.md has the rules. Of a class (a dataclass,
         a pydantic model, a msgspec struct) an object, None of a tombstone; SchemaMismatchError for
-        a record that does not fit it; it is read as JSON. A schema of another format needs
-        `jetstream-log[arrow]`. Raises InvalidRequestError for a value that a deserialiser
-        has made something else of."""
+        a record that does not fit it; it is read as JSON. Raises InvalidRequestError for a value
+        that a deserialiser has made something else of."""
         value: object = self.value
         if not isinstance(value, bytes | None):
             raise InvalidRequestError(
@@ -115,14 +114,7 @@ class Message(Typed[V, K]):
         if isinstance(schema, type):
             cls: Any = schema
             return None if value is None else record_type(cls)(value)
-        known = checked_schema(schema)
-        if known.format != "json":
-            from jetstream_client.reading.typed import row_of
-
-            return row_of(value, known)
-        fields = known.fields
-        values, error = decoded(value, fields)
-        return {**dict(zip((each.name for each in fields), values, strict=True)), ERROR: error}
+        return row_of(value, checked_schema(schema))
 
     def _fields(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in Message.__slots__)
@@ -135,8 +127,8 @@ class Message(Typed[V, K]):
 
     def __repr__(self) -> str:
         return (
-            f"Message(stream={self.stream!r}, offset={self.offset}, subject={self.subject!r}, "
-            f"key={self.key!r}, value={_shorten(self.value)})"
+            f"{type(self).__name__}(stream={self.stream!r}, offset={self.offset}, "
+            f"subject={self.subject!r}, key={self.key!r}, value={_shorten(self.value)})"
         )
 
 
@@ -502,8 +494,7 @@ class MessageCollector:
 
     def _add(self, batch: Batch) -> None:
         header = batch.header
-        if batch.layout.offset_deltas < 0 and len(batch) != header.last_offset_delta + 1:
-            raise CorruptBatchError("record count and last offset delta disagree")
+        batch.check_count()
         if header.next_offset <= self.next_offset:
             return
         if self._chunks and header.base_offset < self.next_offset:

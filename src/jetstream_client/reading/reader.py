@@ -28,7 +28,7 @@ from jetstream_client.transport.follow import Following
 from jetstream_client.transport.retries import next_step
 from jetstream_client.transport.routes import check_read_from
 from jetstream_client.transport.streams import Streams
-from jetstream_client.values.numbers import check_number
+from jetstream_client.values.checks import check_number, check_text, to_int
 from jetstream_client.values.positions import (
     At,
     Position,
@@ -38,7 +38,6 @@ from jetstream_client.values.positions import (
     offset_of,
 )
 from jetstream_client.values.records import to_bytes
-from jetstream_client.values.text import check_text
 from jetstream_client.values.type_variables import K, V
 from jetstream_client.values.types import OffsetAt, Payload, ReadFrom, Stream, StreamLike
 from jetstream_protocol.errors import (
@@ -621,7 +620,7 @@ def _pin(ref: common_pb2.StreamRef, stream_id: int) -> None:
 
 
 def _check_bounds(max_messages: int | None, max_bytes: int, max_wait: float = 0.0) -> None:
-    if max_messages is not None and max_messages < 1:
+    if max_messages is not None and to_int("max_messages", max_messages) < 1:
         raise InvalidRequestError(f"max_messages must be positive, not {max_messages}")
     if max_bytes < 1 or max_wait < 0:
         raise InvalidRequestError("max_bytes must be positive, max_wait not negative")

@@ -18,9 +18,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from jetstream_client._closing import ClientClosedError
 from jetstream_client._loop_thread import CallersLoop, LoopThread
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.dataframes import to_pandas, to_polars
+from jetstream_client.values.checks import names_in
 from jetstream_client.values.positions import Position
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class AsyncScan:
     ) -> None:
         from jetstream_client.reading.arrow import schema_of
 
-        self._columns = None if columns is None else list(columns)
+        self._columns = None if columns is None else names_in("columns", columns)
         self._find_decoder = decoder
         self._decoder: Decoder | ConditionalDecoder | None = None
         self.schema: pyarrow.Schema = schema_of(None if decoder else self._columns)
@@ -72,6 +74,8 @@ class AsyncScan:
         if self.start is None:
             consumer = self._consume(*self._wanted)
             await consumer.begin()
+            if consumer.position is None:
+                raise ClientClosedError("the client was closed while the scan began")
             self.start, self.stop = consumer.position, consumer.stop
             await consumer.aclose()
 

@@ -18,9 +18,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
-from jetstream_client._closing import AsyncClosing, Closing, close_after
+from jetstream_client._closing import AsyncClosing, Closing, close_after, end_tasks
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializers, text_of
@@ -33,9 +33,6 @@ from jetstream_protocol.errors import (
     JetstreamError,
     UnavailableError,
 )
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _RETRY_SECONDS = 0.5
 _WAIT_SECONDS = 2.0
@@ -188,6 +185,14 @@ class AsyncTable(Rows[K, V], AsyncClosing):
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
+    def _current(self) -> dict[K, V]:
+        if self._task is None and self.failure is None:  # It would seem to be empty.
+            raise InvalidRequestError("the table has not begun: use it in `async with`")
+        return super()._current()
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("Table", "AsyncTable", 1)
+
     async def begin(self) -> None:
         """Begin to follow. Idempotent. Raises StreamNotFoundError."""
         await self._consumer.begin()
@@ -281,9 +286,7 @@ class AsyncTable(Rows[K, V], AsyncClosing):
         """Stop following; from now on the table raises. Idempotent."""
         try:
             await self._consumer.aclose()
-            if self._task is not None:
-                self._task.cancel()
-                await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks(self._task)
         finally:
             self._end(InvalidRequestError("the table is closed"))
 
@@ -306,6 +309,12 @@ class Table(Mapping[K, V], Closing):
     def __init__(self, thread: LoopThread, table: AsyncTable[K, V]) -> None:
         self._thread = thread
         self._table = table
+
+    @property
+    def _here(self) -> AsyncTable[K, V]:
+        """Raises InvalidRequestError in a fork, where nothing would follow the stream."""
+        self._thread.check_process()
+        return self._table
 
     def __del__(self) -> None:
         """No caller can read it any more: nothing is to be fetched for it."""
@@ -340,7 +349,7 @@ class Table(Mapping[K, V], Closing):
         return self._table.heard_at
 
     def __repr__(self) -> str:
-        return repr(self._table)
+        return repr(self._table).replace("AsyncTable", "Table", 1)
 
     def wait_until_current(self, timeout: float | None = None) -> None:
         """Wait until the table has everything that is committed now.
@@ -351,19 +360,19 @@ class Table(Mapping[K, V], Closing):
 
     def snapshot(self) -> dict[K, V]:
         """A copy that does not change."""
-        return self._table.snapshot()
+        return self._here.snapshot()
 
     def __getitem__(self, key: K | str) -> V:
-        return self._table[key]
+        return self._here[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._table
+        return key in self._here
 
     def __iter__(self) -> Iterator[K]:
-        return iter(self._table)
+        return iter(self._here)
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self._here)
 
     def close(self) -> None:
         """Stop following; from now on the table raises. Idempotent."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client.reading.schema_sources import HOW_TO_SET
+from jetstream_client.values.checks import names_in
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.extras import needed_by
 from jetstream_protocol.schema import ERROR, Field, Schema, parse
@@ -17,7 +18,6 @@ with needed_by("a table with the fields of a schema", "arrow"):
     import pyarrow as pa
 
     from jetstream_client.reading.arrow import SCHEMA, counting, cut, schema_of, to_table
-    from jetstream_protocol.arrow_values import strings
     from jetstream_protocol.typed_columns import Records, arrow_type
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Decoder:
         """columns: in this order; None: all, those of every stream first. Raises
         InvalidRequestError for one that is in neither."""
         every = [*SCHEMA.names, *schema.names, ERROR]
-        wanted = every if columns is None else list(columns)
+        wanted = every if columns is None else names_in("columns", columns)
         for name in wanted:
             if name not in every:
                 raise InvalidRequestError(f"no column {name!r}: there are {', '.join(every)}")
@@ -125,14 +125,6 @@ def decoder_of(text: str, stream: str, columns: Iterable[str] | None = None) -> 
     if not text:
         raise InvalidRequestError(f"stream {stream} has no schema: {HOW_TO_SET.format(stream)}")
     return Decoder(parse(text), columns)
-
-
-def row_of(value: bytes | None, schema: Schema) -> dict[str, Any]:
-    """The fields of one record by name, and `_error`."""
-    decoder = Decoder(schema, [*schema.names, ERROR])
-    table = decoder.decode(pa.table([strings([value], pa.binary())], ["value"]))
-    (row,) = table.to_pylist()
-    return row  # type: ignore[no-any-return]
 
 
 def _parts(chunk: Chunk) -> Iterable[tuple[int, int]]:

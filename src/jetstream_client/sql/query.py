@@ -19,9 +19,9 @@ from jetstream_client.publishing.keyed_group import check_group, streams_of
 from jetstream_client.reading.schema_sources import HOW_TO_SET
 from jetstream_client.sql import QueryError
 from jetstream_client.sql.misused_bytes import misused_bytes, nodes_of
+from jetstream_client.values.checks import check_text
 from jetstream_client.values.durations import Seconds
 from jetstream_client.values.positions import Position
-from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ReadFrom, Stream, StreamLike, StreamSchema
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -31,7 +31,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.extras import needed_by
 from jetstream_protocol.record_json import header_values
 from jetstream_protocol.schema import ERROR, Schema, parse
-from jetstream_protocol.subjects import no_stream
+from jetstream_protocol.stream_names import no_stream
 
 if TYPE_CHECKING:
     import duckdb

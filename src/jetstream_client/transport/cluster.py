@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.control import ControlPlane
-from jetstream_client.values.numbers import check_epoch, check_node
+from jetstream_client.values.checks import check_epoch, check_node, text_or_empty
 from jetstream_client.values.settings import ClusterSettings
-from jetstream_client.values.text import text_or_empty
+from jetstream_client.values.sizes import Size, to_size
 from jetstream_client.values.types import (
     ClusterInfo,
     History,
@@ -26,8 +26,6 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from jetstream_client.transport.streams import Streams
 
 
@@ -217,7 +215,7 @@ class AsyncCluster(AsyncMethods):
             changes=True,
         )
 
-    async def set_throttle(self, bytes_per_second: int) -> None:
+    async def set_throttle(self, bytes_per_second: Size) -> None:
         """Limit how many bytes a second each node sends to replicas that are not in sync: new ones,
         observers, and those that were away. 0: no limit.
 
@@ -225,11 +223,13 @@ class AsyncCluster(AsyncMethods):
         it. Replicas in sync are not affected, nor streams that have fewer of them than
         `min_insync_replicas`. Raises InvalidRequestError below 64 KiB and above 1 TiB.
         """
-        if type(bytes_per_second) is not int or not 0 <= bytes_per_second < 1 << 63:
+        is_flag = isinstance(bytes_per_second, bool)
+        rate = -1 if is_flag else to_size("bytes_per_second", bytes_per_second)
+        if not 0 <= rate < 1 << 63:
             raise InvalidRequestError(
                 f"a limit is a number of bytes a second, 0 for none, not {bytes_per_second!r}"
             )
-        await self.alter_cluster(copy_bytes_per_second=bytes_per_second)
+        await self.alter_cluster(copy_bytes_per_second=rate)
 
     async def remove_node(self, node: int) -> None:
         """Remove a stopped node from the cluster's metadata. Raises PreconditionFailedError if it

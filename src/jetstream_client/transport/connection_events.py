@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from jetstream_client._log import logger
 from jetstream_client.transport.recent import ADDRESSES_MAX, Recent
+from jetstream_client.values.config import ClientConfig
 from jetstream_protocol.errors import JetstreamError, from_proto
 
 CLOSING_SECONDS = 1.0
@@ -68,7 +69,10 @@ class ConnectionEvents:
         keyword arguments."""
         for name in callbacks or ():
             if name not in Callbacks.__annotations__:
-                raise TypeError(f"a client has no argument {name!r}")
+                text = f"a client has no argument {name!r}"
+                if name in ClientConfig.__dataclass_fields__:
+                    text += f": say from_config(ClientConfig(…, {name}=…))"
+                raise TypeError(text)
         self._callbacks = Callbacks() if callbacks is None else callbacks
         self._lost: Recent[tuple[Kind, str], bool] = Recent(ADDRESSES_MAX)
         self._queue: asyncio.Queue[_Call | None] | None = None

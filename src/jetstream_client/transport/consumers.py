@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 from jetstream_client.transport import wire
@@ -13,11 +14,10 @@ from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.cluster import describe_cluster
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.checks import check_text, to_int
 from jetstream_client.values.consumers import ConsumerDescription
-from jetstream_client.values.durations import to_us
+from jetstream_client.values.durations import Seconds, to_us
 from jetstream_client.values.positions import Position
-from jetstream_client.values.settings import Seconds
-from jetstream_client.values.text import check_text
 from jetstream_client.values.types import StreamLike
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, NotFoundError
 from jetstream_protocol.generated import common_pb2
@@ -30,6 +30,7 @@ _LEADER_SECONDS: Final = 10.0
 _LOOKING_SHARE: Final = 0.25
 """Of the client's timeout, to look for the leader."""
 _MS_MAX: Final = 2**32 - 1
+_US_MAX: Final = 2**63 - 1
 _NAME: Final = "the consumer's name"
 
 
@@ -198,20 +199,20 @@ class AsyncConsumers(AsyncMethods):
     ) -> ConsumerDescription:
         """Deliver nothing for so many seconds. What is delivered may be acknowledged. Raises
         NotFoundError."""
-        until_us = int(time.time() * 1_000_000) + to_us("seconds", seconds)
-        return await self._paused(stream, name, until_us)
+        return await self._paused(stream, name, to_us("seconds", seconds))
 
     async def resume_consumer(self, stream: StreamLike, name: str) -> ConsumerDescription:
         """Undo `pause_consumer`. Idempotent. Raises NotFoundError."""
         return await self._paused(stream, name, 0)
 
-    async def _paused(self, stream: StreamLike, name: str, until_us: int) -> ConsumerDescription:
+    async def _paused(self, stream: StreamLike, name: str, for_us: int) -> ConsumerDescription:
         found = await self.describe_consumer(stream, name)
         answer: pb.ConsumerDescription = await self._calls.call(
             pb.PauseConsumerRequest(
                 stream=wire.to_ref(found.stream_id),
                 name=name,
-                until_us=until_us,
+                for_us=for_us,
+                until_us=min(int(time.time() * 1e6) + for_us, _US_MAX) if for_us else 0,
                 created_us=found.created_us,
             ),
             what=f"pausing consumer {name!r}",
@@ -239,8 +240,10 @@ def create_request(
 ) -> pb.CreateConsumerRequest:
     """Raises InvalidRequestError."""
     for label, number in (("max_deliver", max_deliver), ("max_ack_pending", max_ack_pending)):
-        if number is not None and not 0 <= number < 2**31:
+        if number is not None and not 0 <= to_int(label, number) < 2**31:
             raise InvalidRequestError(f"{label} must not be negative")
+    if isinstance(backoff, str | float | int | timedelta):
+        raise TypeError("backoff must be a list of durations, not one of them alone")
     filters = [filter] if isinstance(filter, str) else list(filter)
     texts = {_NAME: name, "the dead letters' subject": dead_letter, "the description": description}
     for what, text in (*texts.items(), *(("the filter", each) for each in filters)):

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from jetstream_client._closing import ClientClosedError
+from jetstream_client._closing import ClientClosedError, end_tasks
 from jetstream_client._log import logger
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.grpc_calls import (
@@ -56,11 +56,13 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_protocol.generated import api_pb2
+from jetstream_protocol.generated import api_pb2, consumers_pb2
 
 if TYPE_CHECKING:
     import grpc
 
+_DATED = (api_pb2.DESCRIPTOR, consumers_pb2.DESCRIPTOR)
+"""Calls that are refused if what they change was changed after they were sent."""
 LEARN_AGAIN_SECONDS = 120.0
 """After about that time the nodes are asked for again: all that were known may leave one day, and a
 client that only publishes or reads asks the control plane nothing for hours."""
@@ -182,7 +184,7 @@ class ControlPlane:
         lost = False
         answered: JetstreamError | None = None
         unreached: dict[str, UnreachedError] = {}
-        is_dated = changes and request.DESCRIPTOR.file is api_pb2.DESCRIPTOR
+        is_dated = changes and request.DESCRIPTOR.file in _DATED
         if is_dated and self._revision is None:
             await self.call(api_pb2.DescribeClusterRequest(), what=what, timeout=timeout)
             self._reached(0)  # Earlier versions tell none.
@@ -393,9 +395,7 @@ class ControlPlane:
         self._is_closed = True
         if self._learn_timer is not None:
             self._learn_timer.cancel()
-        if self._learning is not None:
-            self._learning.cancel()
-            await asyncio.gather(self._learning, return_exceptions=True)
+        await end_tasks(self._learning)
         for channel in (*self._channels.pop_all(), *self._retired):
             channel.close()
         self._retired.clear()

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from jetstream_client._closing import end_tasks
 from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.control import ControlPlane
@@ -17,9 +18,8 @@ from jetstream_client.transport.lags import Lags
 from jetstream_client.transport.recent import Recent
 from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.transport.streams import Streams
-from jetstream_client.values.numbers import check_number
+from jetstream_client.values.checks import check_number, check_text
 from jetstream_client.values.positions import Position, check_offset
-from jetstream_client.values.text import check_text
 from jetstream_client.values.types import Cursor, CursorDescription, StreamLike
 from jetstream_protocol.descriptions import cursor_fields
 from jetstream_protocol.errors import (
@@ -152,9 +152,7 @@ class Cursors:
 
     async def close(self) -> None:
         """Commits that wait raise UnknownOutcomeError."""
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
+        await end_tasks(self._sending)
 
 
 class AsyncCursors(AsyncMethods):

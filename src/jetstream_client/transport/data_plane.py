@@ -17,11 +17,11 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-from jetstream_client._closing import ClientClosedError
+from jetstream_client._closing import ClientClosedError, end_tasks
 from jetstream_client._log import logger
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.data_connection import DataConnection, Fetched
-from jetstream_client.transport.follow import KEEP_ALIVE_SECONDS, Follow, Following
+from jetstream_client.transport.follow import Follow, Following
 from jetstream_client.transport.home import Home
 from jetstream_client.transport.recent import STREAMS_MAX, Recent
 from jetstream_client.transport.retries import next_step
@@ -39,6 +39,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from jetstream_protocol.frames import KEEP_ALIVE_SECONDS
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 
@@ -380,10 +381,7 @@ class DataPlane:
     async def close(self) -> None:
         """Fetches under way raise UnavailableError."""
         self._closed = True
-        opening = list(self._opening.values())
-        for each in opening:
-            each.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
+        await end_tasks(*self._opening.values())
         for pool in self._pools.values():
             for connection in pool:
                 await connection.close()

@@ -14,12 +14,11 @@ from jetstream_client.transport.data_connection import DataConnection, Fetched
 from jetstream_protocol.batch import decode_header
 from jetstream_protocol.errors import CorruptBatchError, UnavailableError, from_proto
 from jetstream_protocol.frame_decoder import Frame
+from jetstream_protocol.frames import KEEP_ALIVE_SECONDS
 from jetstream_protocol.generated import dataplane_pb2 as pb
 
 CREDIT_BYTES = 1024 * 1024
 """What may have been sent and not been taken by the reader."""
-KEEP_ALIVE_SECONDS = 2.0
-"""A server sends an answer at least so often, and wants to hear as often that somebody is there."""
 
 
 class Follow:

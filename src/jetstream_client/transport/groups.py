@@ -7,7 +7,7 @@ from functools import partial
 
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.cursors import AsyncCursors
-from jetstream_client.values.text import check_text
+from jetstream_client.values.checks import check_text
 from jetstream_client.values.types import ConsumerGroup, GroupMember
 from jetstream_protocol.errors import NotFoundError
 from jetstream_protocol.generated import groups_pb2 as pb

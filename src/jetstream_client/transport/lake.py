@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
-from jetstream_client.values.text import check_text
+from jetstream_client.values.checks import check_text
 from jetstream_client.values.types import StreamLake, StreamLike, UnneededObject
 from jetstream_protocol.generated import api_pb2 as pb
 
-ADOPT_SECONDS = 90.0
-"""The server starts a process, which reads the list of all objects."""
-SWEEP_SECONDS = 90.0
-"""It lists all that is in a folder of the store."""
+LIST_SECONDS = 3700.0
+"""All that is in a folder of the store is listed. The server bears with the store for an hour."""
 
 
 class AsyncLake(AsyncMethods):
@@ -27,7 +25,7 @@ class AsyncLake(AsyncMethods):
             pb.AdoptLakeRequest(stream=wire.to_ref(stream), table_url=table_url),
             what="taking over a table of the lake",
             changes=True,
-            timeout=ADOPT_SECONDS,
+            timeout=LIST_SECONDS,
         )
 
     async def describe_lake(self, stream: StreamLike) -> StreamLake:
@@ -55,6 +53,6 @@ class AsyncLake(AsyncMethods):
             pb.SweepLakeRequest(stream=wire.to_ref(stream), dry_run=dry_run),
             what="sweeping the lake",
             changes=not dry_run,
-            timeout=SWEEP_SECONDS,
+            timeout=LIST_SECONDS,
         )
         return tuple(UnneededObject(each.name, each.wait_us / 1e6) for each in answer.objects)

@@ -7,6 +7,7 @@ messages published meanwhile. It is imported on first use, because readers do no
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from jetstream_client._log import logger
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.port_probe import what_listens
+from jetstream_client.transport.recent import ADDRESSES_MAX, Recent
 from jetstream_client.values.config import NatsOptions
 from jetstream_client.values.headers import OutgoingHeaders
 from jetstream_protocol.errors import (
@@ -133,6 +135,7 @@ class NatsInbox:
         self._servers: list[str] = []
         self._failure: asyncio.Future[JetstreamError] | None = None
         self._last_error = ""
+        self._warned: Recent[str, bool] = Recent(ADDRESSES_MAX)  # since it was last connected
         self._patient = True
         self._refusals = 0
 
@@ -327,7 +330,10 @@ class NatsInbox:
         if self._client is None:
             self._failed_attempt(error)
         else:
-            logger.warning("NATS: %s", text)
+            # nats-py tries again every second, and says each time what it said before.
+            level = logging.DEBUG if self._warned.get(text) else logging.WARNING
+            self._warned.put(text, True)
+            logger.log(level, "NATS: %s", text)
             self._events.failed(UnavailableError(f"NATS: {text}"))
         forbidden = _FORBIDDEN.search(text)
         if forbidden:
@@ -359,6 +365,7 @@ class NatsInbox:
             self._events.lost("nats", ", ".join(self._servers), self._last_error)
 
     async def _on_reconnected(self) -> None:
+        self._warned = Recent(ADDRESSES_MAX)
         self.on_reconnected()
         self._changed.set()
         self._events.connected("nats", ", ".join(self._servers))

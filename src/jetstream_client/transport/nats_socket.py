@@ -22,6 +22,13 @@ _AGAIN_SECONDS = 0.05
 """After so long, a task that goes on though it was cancelled is cancelled again."""
 
 
+class _TlsReaderProtocol(asyncio.StreamReaderProtocol):
+    def eof_received(self) -> bool:
+        """TLS cannot stay half open, and asyncio would warn the user of a wish for that."""
+        super().eof_received()
+        return False
+
+
 class NatsSocket(TcpTransport):
     """Used for one connection after the other."""
 
@@ -46,7 +53,7 @@ class NatsSocket(TcpTransport):
     ) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(buffer_size)
-        protocol = asyncio.StreamReaderProtocol(reader)
+        protocol = _TlsReaderProtocol(reader)
         host = uri if isinstance(uri, str) else uri.hostname
         async with asyncio.timeout(connect_timeout):
             transport = await loop.start_tls(

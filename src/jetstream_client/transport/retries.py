@@ -21,12 +21,17 @@ class Step:
     wait: float
 
 
+def backoff(first: float, longest: float, failures: int, chance: float) -> float:
+    """How long to wait after so many failures in a row: twice as long after each, up to `longest`.
+    chance: in [0, 1), so that what failed together does not come again together."""
+    return min(longest, first * 2.0 ** min(failures - 1, 64)) * (0.5 + chance / 2)
+
+
 def next_step(error: JetstreamError, attempt: int, chance: float) -> Step | None:
     """None: give up, the error is final. `attempt` counts from 1; `chance` is in [0, 1)."""
     if not error.retriable:
         return None
-    backoff = min(_BACKOFF_MAX, _BACKOFF_FIRST * 2.0 ** min(attempt - 1, 10))
-    wait = backoff * (0.5 + chance / 2)
+    wait = backoff(_BACKOFF_FIRST, _BACKOFF_MAX, attempt, chance)
     if isinstance(error, NotLeaderError | NotReplicaError) and error.redirect is not None:
         at_once = attempt <= _REDIRECTS_MAX
         return Step(error.redirect.grpc or None, 0.0 if at_once else wait)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.checks import check_text
 from jetstream_client.values.record_types import record_type
-from jetstream_client.values.text import check_text
 from jetstream_client.values.types import StreamLike, StreamSchema
 from jetstream_protocol.generated import api_pb2 as pb
 

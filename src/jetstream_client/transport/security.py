@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.values.access import AclDecision, AclRule, NewToken, Operation, Token
-from jetstream_client.values.numbers import check_number
-from jetstream_client.values.settings import Seconds, to_us
-from jetstream_client.values.text import check_text, text_or_empty
+from jetstream_client.values.checks import check_number, check_text, text_or_empty
+from jetstream_client.values.durations import Seconds, to_us
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.times import to_datetime

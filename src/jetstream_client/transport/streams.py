@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.cluster import describe_cluster
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.recent import STREAMS_MAX, Recent
-from jetstream_client.values.numbers import check_epoch
+from jetstream_client.values.checks import check_epoch, check_text
 from jetstream_client.values.positions import Position
 from jetstream_client.values.settings import AlterableSettings, StreamSettings
-from jetstream_client.values.text import check_text
 from jetstream_client.values.types import Stream, StreamDescription, StreamLike, partitions_of
 from jetstream_protocol.descriptions import state_without_answer
 from jetstream_protocol.errors import (
@@ -25,10 +24,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.subjects import no_stream
-
-if TYPE_CHECKING:
-    from typing import Unpack
+from jetstream_protocol.stream_names import no_stream
 
 _LEADER_SHARE = 2
 """The leader may take half of the timeout to describe its stream; then any node is asked."""

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from math import isnan
 from typing import Any, NamedTuple
 
+from jetstream_client.values.checks import check_text
+from jetstream_client.values.durations import to_us
 from jetstream_client.values.positions import Simple
-from jetstream_client.values.settings import (
-    AlterableSettings,
-    ClusterSettings,
-    StreamSettings,
-    to_us,
-)
-from jetstream_client.values.text import check_text
+from jetstream_client.values.settings import AlterableSettings, ClusterSettings, StreamSettings
+from jetstream_client.values.sizes import to_size
 from jetstream_client.values.types import (
     ClusterInfo,
     CompactionInfo,
@@ -126,14 +123,14 @@ def _fill(config: Any, settings: Mapping[str, Any], known: Mapping[str, Setting]
                 value = _number_of(setting, given)
             elif setting.kind is Kind.DURATION:
                 value = to_us(name, given)
+            elif setting.kind is Kind.FLAG and isinstance(given, str):
+                raise InvalidRequestError(f"invalid {name} {given!r}: say True or False")
             elif setting.kind is Kind.BYTES and isinstance(given, str):
-                raise InvalidRequestError(
-                    f"invalid {name} {given!r}: give a number of bytes, as 10 * 1024**3"
-                )
+                value = to_size(name, given)
         try:
             setattr(config, field, value)
         except (TypeError, ValueError) as error:
-            raise InvalidRequestError(f"invalid {name} {given!r}: {error}") from error
+            raise InvalidRequestError(f"invalid {name} {given!r}: {error}") from None
 
 
 def stream_of(stream: api_pb2.Stream) -> Stream:

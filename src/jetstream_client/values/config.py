@@ -11,8 +11,8 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from jetstream_client.values.checks import check_text
 from jetstream_client.values.durations import Seconds, to_seconds
-from jetstream_client.values.text import check_text
 from jetstream_client.values.tls import SYSTEM, TlsConfig, context_of
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -120,6 +120,10 @@ class ClientConfig:
     token_file: str = ""
 
     def __post_init__(self) -> None:
+        addresses: dict[str, object] = {"servers": self.servers, "nats": self.nats}
+        for what, given in addresses.items():
+            if isinstance(given, str):  # ("localhost:9292") is no tuple.
+                raise TypeError(f"{what} must be a tuple of addresses, not one str")
         if not self.timeout > 0:  # Not a number is neither.
             raise InvalidRequestError(f"timeout must be positive, not {self.timeout}")
         # Clocks and calls overflow far beyond that, and then nothing works.
@@ -207,6 +211,8 @@ def _check_token(what: str, token: str) -> None:
 
 
 def _items(given: str | Iterable[str]) -> list[str]:
+    if not isinstance(given, Iterable):
+        raise TypeError(f"addresses must be one str or a list, not {type(given).__name__}")
     parts = given.split(",") if isinstance(given, str) else list(given)
     return [part.strip() for part in parts if part.strip()]
 

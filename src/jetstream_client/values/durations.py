@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TypeAlias, overload
 
-from jetstream_protocol.durations import seconds_in
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.times import seconds_in
 
 Seconds: TypeAlias = float | timedelta | str
 """A duration: seconds, a timedelta, or text like `90s`, `1h30m` or `7d`. The server keeps whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from jetstream_client.values.text import check_text
+from jetstream_client.values.checks import check_text
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.header_names import HEADER_NAME
 from jetstream_protocol.record_json import header_values

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from operator import index
 from typing import Literal, TypeAlias
 
+from jetstream_client.values.checks import to_int
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.times import to_timestamp_us
 
@@ -33,6 +35,7 @@ class At:
     timestamp_us: int
 
     def __post_init__(self) -> None:
+        to_int("timestamp_us", self.timestamp_us)
         if not -_INT64_MAX <= self.timestamp_us <= _INT64_MAX:
             raise InvalidRequestError(f"{self.timestamp_us} µs is beyond any timestamp")
 
@@ -47,6 +50,7 @@ class Last:
     count: int
 
     def __post_init__(self) -> None:
+        to_int("the count of Last", self.count)
         if self.count < 0:
             raise InvalidRequestError(f"the last {self.count} records: say a positive number")
 
@@ -59,7 +63,8 @@ Simple: TypeAlias = Literal["earliest", "latest"] | At
 
 
 def check_offset(offset: int) -> int:
-    """`offset`, if it is valid. Raises InvalidRequestError."""
+    """`offset`, if it is valid. Raises InvalidRequestError, TypeError."""
+    offset = to_int("an offset", offset)
     if offset > _INT64_MAX:
         raise InvalidRequestError(f"offset {offset} is impossible: the largest is {_INT64_MAX}")
     if offset < 0:
@@ -72,8 +77,7 @@ def check_offset(offset: int) -> int:
 
 def needed(position: Position) -> tuple[Simple, ...]:
     """The query for the server. Raises InvalidRequestError if it is no position."""
-    if isinstance(position, bool) or not isinstance(position, int | str | datetime | At | Last):
-        raise _position_error(position)
+    position = _plain(position)
     if isinstance(position, int):
         check_offset(position)
         return ()
@@ -81,19 +85,34 @@ def needed(position: Position) -> tuple[Simple, ...]:
         return (At(to_timestamp_us(position)),)
     if isinstance(position, Last):
         return ("earliest", "latest")
-    if isinstance(position, str) and position not in ("earliest", "latest"):
-        raise _position_error(position)
     return (position,)
 
 
 def offset_of(position: Position, answers: list[int]) -> int:
     """The offset, from the results of the queries in `needed`, in that order."""
+    position = _plain(position)
     if isinstance(position, int):
         return position
     if isinstance(position, Last):
         earliest, latest = answers
         return max(earliest, latest - position.count)
     return answers[0]
+
+
+def _plain(position: Position) -> Position:
+    """The same, with an int for what can be one, like an integer of NumPy."""
+    if isinstance(position, datetime | At | Last):
+        return position
+    if isinstance(position, str):
+        if position not in ("earliest", "latest"):
+            raise _position_error(position)
+        return position
+    try:
+        if not isinstance(position, bool):
+            return index(position)
+    except TypeError:
+        pass  # No number at all.
+    raise _position_error(position)
 
 
 def _position_error(position: object) -> InvalidRequestError:

@@ -57,6 +57,9 @@ class RecordType(Generic[T]):
         fields = tuple(renamed(each.field) for each in self._plans)
         self._fields = checked(Schema(fields)).fields
 
+    def __repr__(self) -> str:
+        return f"RecordType({self.cls.__name__})"
+
     @property
     def schema(self) -> str:
         """Its text, as `set_schema` takes it."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from jetstream_client.values.headers import HeadersLike, outgoing
 from jetstream_client.values.record_objects import is_record_class, to_json
 from jetstream_client.values.types import Payload, Value
 from jetstream_protocol.errors import InvalidRequestError
 
+_T = TypeVar("_T")
 _SERVER_HEADER = re.compile(
     r"Jetstream-.*|Nats-(?:Msg-Id|TTL|Rollup|Incr|Expected-.*|Schedule.*|Batch-.*)"
 )
@@ -46,18 +48,26 @@ def to_bytes(what: str, given: Value | None) -> bytes | None:
 
 
 def columns_of(
-    values: Sequence[Value | None], keys: Sequence[Payload | None] | None
+    values: Iterable[Value | None], keys: Iterable[Payload | None] | None
 ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
     """The same for many, each of which is one record. Raises InvalidRequestError, TypeError."""
-    if keys is not None and len(keys) != len(values):
-        raise InvalidRequestError(f"{len(values)} values and {len(keys)} keys")
-    return _column("value", values), None if keys is None else _column("key", keys)
+    found = _column("value", values)
+    by = None if keys is None else _column("key", keys)
+    if by is not None and len(by) != len(found):
+        raise InvalidRequestError(f"{len(found)} values and {len(by)} keys")
+    return found, by
 
 
-def _column(what: str, given: Sequence[Value | None]) -> Sequence[bytes | None]:
-    """Nothing is done for each of them where all are bytes or None."""
-    if isinstance(given, str | bytes | bytearray | memoryview):
+def one_a_record(what: str, given: Iterable[_T]) -> Sequence[_T]:
+    """As a list, because a generator can be gone through only once. Raises TypeError."""
+    if isinstance(given, str | bytes | bytearray | memoryview | Mapping):
         raise TypeError(f"{what}s must be a list with one {what} a record, not one of them alone")
+    return given if isinstance(given, list | tuple) else list(given)
+
+
+def _column(what: str, given: Iterable[Value | None]) -> Sequence[bytes | None]:
+    """Nothing is done for each of them where all are bytes or None."""
+    given = one_a_record(what, given)
     if set(map(type, given)) <= {bytes, type(None)}:
         return given  # type: ignore[return-value]
     if what == "value":

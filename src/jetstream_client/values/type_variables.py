@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import GenericAlias
 from typing import TYPE_CHECKING, Generic
 
-from jetstream_client.values.types import Value
+from jetstream_client.values.types import Payload, Value
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -16,16 +16,27 @@ if TYPE_CHECKING:
     V = TypeVar("V", default=bytes)
     K = TypeVar("K", default=bytes)
     S = TypeVar("S", default=Value)
+    SK = TypeVar("SK", default=Payload)
 else:  # Python 3.11 knows no defaults.
     from typing import TypeVar
 
     V = TypeVar("V")
     K = TypeVar("K")
     S = TypeVar("S")
+    SK = TypeVar("SK")
 
 
 class Typed(Generic[V, K]):
     """Generic in the type of values, and perhaps in that of keys."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)
+
+
+class Serialized(Generic[S, SK]):
+    """Generic in what can be sent as a value, and perhaps as a key."""
 
     __slots__ = ()
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from jetstream_client.values.record_objects import RecordObject
-from jetstream_client.values.setting_types import StreamFields
+from jetstream_client.values.settings import StreamFields
 
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
 Payload: TypeAlias = bytes | bytearray | memoryview | str
@@ -198,7 +198,8 @@ class Node:
 
     not_ready: why the node does not serve publishers and readers. A node that catches up after its
     start does serve, although its /readyz still waits. voter: whether it votes on the metadata, as
-    the answering node knows; None: that is an older server.
+    the answering node knows; None: that is an older server. disk_full: its disk was below its
+    reserve within the last minute, so nothing new is placed there.
     """
 
     id: int
@@ -211,6 +212,7 @@ class Node:
     draining: bool
     not_ready: tuple[str, ...] = ()
     voter: bool | None = None
+    disk_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,4 @@ _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jetstream.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STREAMREF']._serialized_start=43
-  _globals['_STREAMREF']._serialized_end=97
-  _globals['_ERROR']._serialized_start=100
-  _globals['_ERROR']._serialized_end=566
-  _globals['_NODEADDRESS']._serialized_start=568
-  _globals['_NODEADDRESS']._serialized_end=640
 # @@protoc_insertion_point(module_scope)

@@ -7,14 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StreamRef(_message.Message):
-    __slots__ = ("id", "name", "subject")
     id: int
     name: str
     subject: str
     def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "retriable", "log_start_offset", "high_watermark", "redirect", "diverging_epoch", "diverging_end_offset", "candidates", "damaged_start_offset", "damaged_end_offset")
     code: str
     message: str
     retriable: bool
@@ -29,7 +27,6 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: _Optional[bool] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., redirect: _Optional[_Union[NodeAddress, _Mapping]] = ..., diverging_epoch: _Optional[int] = ..., diverging_end_offset: _Optional[int] = ..., candidates: _Optional[_Iterable[str]] = ..., damaged_start_offset: _Optional[int] = ..., damaged_end_offset: _Optional[int] = ...) -> None: ...
 
 class NodeAddress(_message.Message):
-    __slots__ = ("node_id", "grpc", "data", "http")
     node_id: int
     grpc: str
     data: str

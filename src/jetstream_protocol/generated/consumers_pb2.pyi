@@ -9,7 +9,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateConsumerRequest(_message.Message):
-    __slots__ = ("stream", "name", "start_offset", "filters", "ack_wait_ms", "backoff_ms", "max_deliver", "dead_letter", "max_ack_pending", "description")
     stream: _common_pb2.StreamRef
     name: str
     start_offset: int
@@ -23,7 +22,6 @@ class CreateConsumerRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., start_offset: _Optional[int] = ..., filters: _Optional[_Iterable[str]] = ..., ack_wait_ms: _Optional[int] = ..., backoff_ms: _Optional[_Iterable[int]] = ..., max_deliver: _Optional[int] = ..., dead_letter: _Optional[str] = ..., max_ack_pending: _Optional[int] = ..., description: _Optional[str] = ...) -> None: ...
 
 class ConsumerDescription(_message.Message):
-    __slots__ = ("name", "created_us", "stream", "stream_id", "is_durable", "is_push", "ack_policy", "description", "filters", "ack_wait_ms", "backoff_ms", "max_deliver", "dead_letter", "max_ack_pending", "paused_until_us", "position", "ack_floor", "pending", "ack_pending", "redelivered", "waiting", "oldest_unacknowledged_ms", "redeliveries", "given_up")
     name: str
     created_us: int
     stream: str
@@ -51,44 +49,38 @@ class ConsumerDescription(_message.Message):
     def __init__(self, name: _Optional[str] = ..., created_us: _Optional[int] = ..., stream: _Optional[str] = ..., stream_id: _Optional[int] = ..., is_durable: _Optional[bool] = ..., is_push: _Optional[bool] = ..., ack_policy: _Optional[str] = ..., description: _Optional[str] = ..., filters: _Optional[_Iterable[str]] = ..., ack_wait_ms: _Optional[int] = ..., backoff_ms: _Optional[_Iterable[int]] = ..., max_deliver: _Optional[int] = ..., dead_letter: _Optional[str] = ..., max_ack_pending: _Optional[int] = ..., paused_until_us: _Optional[int] = ..., position: _Optional[int] = ..., ack_floor: _Optional[int] = ..., pending: _Optional[int] = ..., ack_pending: _Optional[int] = ..., redelivered: _Optional[int] = ..., waiting: _Optional[int] = ..., oldest_unacknowledged_ms: _Optional[int] = ..., redeliveries: _Optional[int] = ..., given_up: _Optional[int] = ...) -> None: ...
 
 class DescribeConsumerRequest(_message.Message):
-    __slots__ = ("stream", "name")
     stream: _common_pb2.StreamRef
     name: str
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class ListConsumersRequest(_message.Message):
-    __slots__ = ("stream", "after")
     stream: _common_pb2.StreamRef
     after: str
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class ListConsumersResponse(_message.Message):
-    __slots__ = ("consumers", "next")
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerDescription]
     next: str
     def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerDescription, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class DeleteConsumerRequest(_message.Message):
-    __slots__ = ("stream", "name", "created_us")
     stream: _common_pb2.StreamRef
     name: str
     created_us: int
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., created_us: _Optional[int] = ...) -> None: ...
 
 class DeleteConsumerResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class PauseConsumerRequest(_message.Message):
-    __slots__ = ("stream", "name", "until_us", "created_us")
     stream: _common_pb2.StreamRef
     name: str
     until_us: int
     created_us: int
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., until_us: _Optional[int] = ..., created_us: _Optional[int] = ...) -> None: ...
+    for_us: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., until_us: _Optional[int] = ..., created_us: _Optional[int] = ..., for_us: _Optional[int] = ...) -> None: ...
 
 class PullMessagesRequest(_message.Message):
-    __slots__ = ("stream", "name", "messages_max", "bytes_max", "wait_ms", "created_us")
     stream: _common_pb2.StreamRef
     name: str
     messages_max: int
@@ -98,13 +90,11 @@ class PullMessagesRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., created_us: _Optional[int] = ...) -> None: ...
 
 class PullMessagesResponse(_message.Message):
-    __slots__ = ("messages", "created_us")
     messages: _containers.RepeatedCompositeFieldContainer[DeliveredMessage]
     created_us: int
     def __init__(self, messages: _Optional[_Iterable[_Union[DeliveredMessage, _Mapping]]] = ..., created_us: _Optional[int] = ...) -> None: ...
 
 class DeliveredMessage(_message.Message):
-    __slots__ = ("offset", "appended_us", "subject", "key", "value", "headers", "deliveries")
     offset: int
     appended_us: int
     subject: str
@@ -115,9 +105,7 @@ class DeliveredMessage(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., appended_us: _Optional[int] = ..., subject: _Optional[str] = ..., key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., headers: _Optional[bytes] = ..., deliveries: _Optional[int] = ...) -> None: ...
 
 class AcknowledgeMessagesRequest(_message.Message):
-    __slots__ = ("stream", "name", "created_us", "acknowledgements")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
         ACK: _ClassVar[AcknowledgeMessagesRequest.Kind]
         NAK: _ClassVar[AcknowledgeMessagesRequest.Kind]
         IN_PROGRESS: _ClassVar[AcknowledgeMessagesRequest.Kind]
@@ -127,7 +115,6 @@ class AcknowledgeMessagesRequest(_message.Message):
     IN_PROGRESS: AcknowledgeMessagesRequest.Kind
     TERM: AcknowledgeMessagesRequest.Kind
     class Acknowledgement(_message.Message):
-        __slots__ = ("offset", "kind", "delay_ms", "delivery")
         offset: int
         kind: AcknowledgeMessagesRequest.Kind
         delay_ms: int
@@ -140,13 +127,11 @@ class AcknowledgeMessagesRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., name: _Optional[str] = ..., created_us: _Optional[int] = ..., acknowledgements: _Optional[_Iterable[_Union[AcknowledgeMessagesRequest.Acknowledgement, _Mapping]]] = ...) -> None: ...
 
 class AcknowledgeMessagesResponse(_message.Message):
-    __slots__ = ("unknown", "late")
     unknown: _containers.RepeatedScalarFieldContainer[int]
     late: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, unknown: _Optional[_Iterable[int]] = ..., late: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StoredConsumer(_message.Message):
-    __slots__ = ("leader_epoch", "created_us", "config", "position", "sequence", "last_offset", "offsets", "sequences", "counts", "selected", "rest")
     leader_epoch: int
     created_us: int
     config: str
@@ -161,20 +146,18 @@ class StoredConsumer(_message.Message):
     def __init__(self, leader_epoch: _Optional[int] = ..., created_us: _Optional[int] = ..., config: _Optional[str] = ..., position: _Optional[int] = ..., sequence: _Optional[int] = ..., last_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., selected: _Optional[_Iterable[int]] = ..., rest: _Optional[int] = ...) -> None: ...
 
 class AskConsumersRequest(_message.Message):
-    __slots__ = ("stream", "verb", "rest", "body")
     stream: _common_pb2.StreamRef
     verb: str
     rest: str
     body: bytes
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., verb: _Optional[str] = ..., rest: _Optional[str] = ..., body: _Optional[bytes] = ...) -> None: ...
+    made_at: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., verb: _Optional[str] = ..., rest: _Optional[str] = ..., body: _Optional[bytes] = ..., made_at: _Optional[int] = ...) -> None: ...
 
 class AskConsumersResponse(_message.Message):
-    __slots__ = ("answer",)
     answer: bytes
     def __init__(self, answer: _Optional[bytes] = ...) -> None: ...
 
 class ConsumerState(_message.Message):
-    __slots__ = ("key", "value", "revision", "refused")
     key: bytes
     value: bytes
     revision: int
@@ -182,19 +165,15 @@ class ConsumerState(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., revision: _Optional[int] = ..., refused: _Optional[bool] = ...) -> None: ...
 
 class LoadConsumersRequest(_message.Message):
-    __slots__ = ("stream_ids",)
     stream_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, stream_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LoadConsumersResponse(_message.Message):
-    __slots__ = ("states",)
     states: _containers.RepeatedCompositeFieldContainer[ConsumerState]
     def __init__(self, states: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ...) -> None: ...
 
 class StoreConsumersRequest(_message.Message):
-    __slots__ = ("writes",)
     class Write(_message.Message):
-        __slots__ = ("key", "value", "expected_revision")
         key: bytes
         value: bytes
         expected_revision: int
@@ -203,6 +182,5 @@ class StoreConsumersRequest(_message.Message):
     def __init__(self, writes: _Optional[_Iterable[_Union[StoreConsumersRequest.Write, _Mapping]]] = ...) -> None: ...
 
 class StoreConsumersResponse(_message.Message):
-    __slots__ = ("states",)
     states: _containers.RepeatedCompositeFieldContainer[ConsumerState]
     def __init__(self, states: _Optional[_Iterable[_Union[ConsumerState, _Mapping]]] = ...) -> None: ...

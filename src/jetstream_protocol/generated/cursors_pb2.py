@@ -32,24 +32,4 @@ _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jetstream.v1.cursors_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CURSOR']._serialized_start=72
-  _globals['_CURSOR']._serialized_end=330
-  _globals['_COMMITCURSORSREQUEST']._serialized_start=333
-  _globals['_COMMITCURSORSREQUEST']._serialized_end=663
-  _globals['_COMMITCURSORSREQUEST_COMMIT']._serialized_start=418
-  _globals['_COMMITCURSORSREQUEST_COMMIT']._serialized_end=663
-  _globals['_COMMITCURSORSRESPONSE']._serialized_start=666
-  _globals['_COMMITCURSORSRESPONSE']._serialized_end=865
-  _globals['_COMMITCURSORSRESPONSE_RESULT']._serialized_start=752
-  _globals['_COMMITCURSORSRESPONSE_RESULT']._serialized_end=865
-  _globals['_LISTCURSORSREQUEST']._serialized_start=867
-  _globals['_LISTCURSORSREQUEST']._serialized_end=956
-  _globals['_LISTCURSORSRESPONSE']._serialized_start=958
-  _globals['_LISTCURSORSRESPONSE']._serialized_end=1037
-  _globals['_DELETECURSORREQUEST']._serialized_start=1040
-  _globals['_DELETECURSORREQUEST']._serialized_end=1170
-  _globals['_DELETECURSORRESPONSE']._serialized_start=1172
-  _globals['_DELETECURSORRESPONSE']._serialized_end=1194
-  _globals['_CURSORS']._serialized_start=1197
-  _globals['_CURSORS']._serialized_end=1467
 # @@protoc_insertion_point(module_scope)

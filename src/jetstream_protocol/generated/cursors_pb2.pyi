@@ -8,7 +8,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Cursor(_message.Message):
-    __slots__ = ("name", "stream_id", "stream_name", "stream_subject", "offset", "last_epoch", "committed_at_us", "owner", "metadata", "revision", "stream_id_now", "creator")
     name: str
     stream_id: int
     stream_name: str
@@ -24,9 +23,7 @@ class Cursor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., stream_id: _Optional[int] = ..., stream_name: _Optional[str] = ..., stream_subject: _Optional[str] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., committed_at_us: _Optional[int] = ..., owner: _Optional[str] = ..., metadata: _Optional[str] = ..., revision: _Optional[int] = ..., stream_id_now: _Optional[int] = ..., creator: _Optional[str] = ...) -> None: ...
 
 class CommitCursorsRequest(_message.Message):
-    __slots__ = ("commits",)
     class Commit(_message.Message):
-        __slots__ = ("name", "stream", "offset", "last_epoch", "owner", "metadata", "expected_revision", "member_id", "generation")
         name: str
         stream: _common_pb2.StreamRef
         offset: int
@@ -41,9 +38,7 @@ class CommitCursorsRequest(_message.Message):
     def __init__(self, commits: _Optional[_Iterable[_Union[CommitCursorsRequest.Commit, _Mapping]]] = ...) -> None: ...
 
 class CommitCursorsResponse(_message.Message):
-    __slots__ = ("results",)
     class Result(_message.Message):
-        __slots__ = ("error", "cursor")
         error: _common_pb2.Error
         cursor: Cursor
         def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., cursor: _Optional[_Union[Cursor, _Mapping]] = ...) -> None: ...
@@ -51,25 +46,21 @@ class CommitCursorsResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[CommitCursorsResponse.Result, _Mapping]]] = ...) -> None: ...
 
 class ListCursorsRequest(_message.Message):
-    __slots__ = ("name", "stream", "page")
     name: str
     stream: _common_pb2.StreamRef
     page: bytes
     def __init__(self, name: _Optional[str] = ..., stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., page: _Optional[bytes] = ...) -> None: ...
 
 class ListCursorsResponse(_message.Message):
-    __slots__ = ("cursors", "next_page")
     cursors: _containers.RepeatedCompositeFieldContainer[Cursor]
     next_page: bytes
     def __init__(self, cursors: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ..., next_page: _Optional[bytes] = ...) -> None: ...
 
 class DeleteCursorRequest(_message.Message):
-    __slots__ = ("name", "stream", "expected_revision")
     name: str
     stream: _common_pb2.StreamRef
     expected_revision: int
     def __init__(self, name: _Optional[str] = ..., stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., expected_revision: _Optional[int] = ...) -> None: ...
 
 class DeleteCursorResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...

@@ -32,32 +32,4 @@ _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jetstream.v1.dataplane_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HELLO']._serialized_start=73
-  _globals['_HELLO']._serialized_end=145
-  _globals['_HELLOREPLY']._serialized_start=148
-  _globals['_HELLOREPLY']._serialized_end=307
-  _globals['_NODEHELLO']._serialized_start=309
-  _globals['_NODEHELLO']._serialized_end=427
-  _globals['_NODEHELLOREPLY']._serialized_start=429
-  _globals['_NODEHELLOREPLY']._serialized_end=533
-  _globals['_POSITIONS']._serialized_start=536
-  _globals['_POSITIONS']._serialized_end=915
-  _globals['_POSITIONS_POSITION']._serialized_start=620
-  _globals['_POSITIONS_POSITION']._serialized_end=915
-  _globals['_RECORDS']._serialized_start=918
-  _globals['_RECORDS']._serialized_end=1334
-  _globals['_RECORDS_PART']._serialized_start=973
-  _globals['_RECORDS_PART']._serialized_end=1334
-  _globals['_DATAFETCHREQUEST']._serialized_start=1337
-  _globals['_DATAFETCHREQUEST']._serialized_end=1611
-  _globals['_DATAFETCHRESPONSE']._serialized_start=1614
-  _globals['_DATAFETCHRESPONSE']._serialized_end=1958
-  _globals['_FOLLOWREQUEST']._serialized_start=1960
-  _globals['_FOLLOWREQUEST']._serialized_end=2037
-  _globals['_CREDIT']._serialized_start=2039
-  _globals['_CREDIT']._serialized_end=2076
-  _globals['_PRODUCEREQUEST']._serialized_start=2079
-  _globals['_PRODUCEREQUEST']._serialized_end=2223
-  _globals['_PRODUCERESPONSE']._serialized_start=2226
-  _globals['_PRODUCERESPONSE']._serialized_end=2375
 # @@protoc_insertion_point(module_scope)

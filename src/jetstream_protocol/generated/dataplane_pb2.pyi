@@ -8,7 +8,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("version", "client", "token", "is_node")
     version: int
     client: str
     token: str
@@ -16,7 +15,6 @@ class Hello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[str] = ..., is_node: _Optional[bool] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("error", "node_id", "cluster_id", "nonce", "produce_bytes_max", "follows")
     error: _common_pb2.Error
     node_id: int
     cluster_id: str
@@ -26,7 +24,6 @@ class HelloReply(_message.Message):
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., nonce: _Optional[bytes] = ..., produce_bytes_max: _Optional[int] = ..., follows: _Optional[bool] = ...) -> None: ...
 
 class NodeHello(_message.Message):
-    __slots__ = ("node_id", "incarnation", "nonce", "proof", "fetches", "fixed_layout")
     node_id: int
     incarnation: int
     nonce: bytes
@@ -36,16 +33,13 @@ class NodeHello(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., fetches: _Optional[bool] = ..., fixed_layout: _Optional[bool] = ...) -> None: ...
 
 class NodeHelloReply(_message.Message):
-    __slots__ = ("error", "proof", "fixed_layout")
     error: _common_pb2.Error
     proof: bytes
     fixed_layout: bool
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., proof: _Optional[bytes] = ..., fixed_layout: _Optional[bool] = ...) -> None: ...
 
 class Positions(_message.Message):
-    __slots__ = ("positions", "dropped")
     class Position(_message.Message):
-        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "flushed_offset", "stream_epoch", "refused", "damaged_start_offset", "damaged_end_offset", "cannot_append")
         stream_id: int
         leader_epoch: int
         fetch_offset: int
@@ -62,9 +56,7 @@ class Positions(_message.Message):
     def __init__(self, positions: _Optional[_Iterable[_Union[Positions.Position, _Mapping]]] = ..., dropped: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Records(_message.Message):
-    __slots__ = ("parts",)
     class Part(_message.Message):
-        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "error", "high_watermark", "log_start_offset", "stream_epoch", "length", "diverging_epoch", "diverging_end_offset", "out_of_range", "tombstones_gone_below")
         stream_id: int
         leader_epoch: int
         fetch_offset: int
@@ -83,7 +75,6 @@ class Records(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[Records.Part, _Mapping]]] = ...) -> None: ...
 
 class DataFetchRequest(_message.Message):
-    __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "refused", "filter_subject", "filter_key", "as_stored")
     stream: _common_pb2.StreamRef
     offset: int
     last_epoch: int
@@ -97,7 +88,6 @@ class DataFetchRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., refused: _Optional[bool] = ..., filter_subject: _Optional[str] = ..., filter_key: _Optional[bytes] = ..., as_stored: _Optional[bool] = ...) -> None: ...
 
 class DataFetchResponse(_message.Message):
-    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below", "next_offset", "last_epoch", "compacted_below", "has_ended")
     error: _common_pb2.Error
     stream_id: int
     log_start_offset: int
@@ -112,18 +102,15 @@ class DataFetchResponse(_message.Message):
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ..., next_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., compacted_below: _Optional[int] = ..., has_ended: _Optional[bool] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
-    __slots__ = ("credit",)
     credit: int
     def __init__(self, credit: _Optional[int] = ..., **kwargs) -> None: ...
 
 class Credit(_message.Message):
-    __slots__ = ("bytes", "ends")
     bytes: int
     ends: bool
     def __init__(self, bytes: _Optional[int] = ..., ends: _Optional[bool] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("stream", "subject", "expected_offset", "ack_leader")
     stream: _common_pb2.StreamRef
     subject: str
     expected_offset: int
@@ -131,7 +118,6 @@ class ProduceRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., subject: _Optional[str] = ..., expected_offset: _Optional[int] = ..., ack_leader: _Optional[bool] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
-    __slots__ = ("error", "stream_id", "base_offset", "record_count", "duplicate")
     error: _common_pb2.Error
     stream_id: int
     base_offset: int

@@ -31,28 +31,4 @@ _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jetstream.v1.groups_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CONSUMERGROUP']._serialized_start=44
-  _globals['_CONSUMERGROUP']._serialized_end=429
-  _globals['_CONSUMERGROUP_MEMBER']._serialized_start=289
-  _globals['_CONSUMERGROUP_MEMBER']._serialized_end=355
-  _globals['_CONSUMERGROUP_SHARE']._serialized_start=357
-  _globals['_CONSUMERGROUP_SHARE']._serialized_end=429
-  _globals['_GROUPHEARTBEATREQUEST']._serialized_start=432
-  _globals['_GROUPHEARTBEATREQUEST']._serialized_end=625
-  _globals['_GROUPHEARTBEATRESPONSE']._serialized_start=627
-  _globals['_GROUPHEARTBEATRESPONSE']._serialized_end=725
-  _globals['_LEAVEGROUPREQUEST']._serialized_start=727
-  _globals['_LEAVEGROUPREQUEST']._serialized_end=796
-  _globals['_LEAVEGROUPRESPONSE']._serialized_start=798
-  _globals['_LEAVEGROUPRESPONSE']._serialized_end=818
-  _globals['_DELETEGROUPREQUEST']._serialized_start=820
-  _globals['_DELETEGROUPREQUEST']._serialized_end=873
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=875
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=896
-  _globals['_LISTGROUPSREQUEST']._serialized_start=898
-  _globals['_LISTGROUPSREQUEST']._serialized_end=931
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=933
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=998
-  _globals['_GROUPS']._serialized_start=1001
-  _globals['_GROUPS']._serialized_end=1348
 # @@protoc_insertion_point(module_scope)

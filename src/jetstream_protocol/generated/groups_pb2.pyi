@@ -7,15 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConsumerGroup(_message.Message):
-    __slots__ = ("name", "source", "generation", "members", "shares", "creator", "gone", "revision", "newest_at_first")
     class Member(_message.Message):
-        __slots__ = ("id", "instance", "session_timeout_ms")
         id: str
         instance: str
         session_timeout_ms: int
         def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ...) -> None: ...
     class Share(_message.Message):
-        __slots__ = ("stream_id", "owner", "target", "since")
         stream_id: int
         owner: str
         target: str
@@ -33,7 +30,6 @@ class ConsumerGroup(_message.Message):
     def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ConsumerGroup.Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[ConsumerGroup.Share, _Mapping]]] = ..., creator: _Optional[str] = ..., gone: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., newest_at_first: _Optional[int] = ...) -> None: ...
 
 class GroupHeartbeatRequest(_message.Message):
-    __slots__ = ("group", "source", "member", "generation", "held", "wait_ms", "replaces")
     group: str
     source: str
     member: ConsumerGroup.Member
@@ -44,39 +40,32 @@ class GroupHeartbeatRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., source: _Optional[str] = ..., member: _Optional[_Union[ConsumerGroup.Member, _Mapping]] = ..., generation: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., wait_ms: _Optional[int] = ..., replaces: _Optional[str] = ...) -> None: ...
 
 class GroupHeartbeatResponse(_message.Message):
-    __slots__ = ("generation", "assigned", "replaces")
     generation: int
     assigned: _containers.RepeatedScalarFieldContainer[int]
     replaces: str
     def __init__(self, generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ..., replaces: _Optional[str] = ...) -> None: ...
 
 class LeaveGroupRequest(_message.Message):
-    __slots__ = ("group", "member_id", "source")
     group: str
     member_id: str
     source: str
     def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
 
 class LeaveGroupResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
-    __slots__ = ("group", "revision")
     group: str
     revision: int
     def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupResponse(_message.Message):
-    __slots__ = ()
     def __init__(self) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("name",)
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups",)
     groups: _containers.RepeatedCompositeFieldContainer[ConsumerGroup]
     def __init__(self, groups: _Optional[_Iterable[_Union[ConsumerGroup, _Mapping]]] = ...) -> None: ...

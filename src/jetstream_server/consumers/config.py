@@ -18,6 +18,9 @@ ACK_PENDING_MAX: Final = 10_000
 """Open messages of one consumer, whatever it is configured for: about 100 bytes of memory each, and
 6 in each stored state."""
 WAITING_DEFAULT: Final = 512
+FILTERS_MAX: Final = 64
+BACKOFF_MAX: Final = 64
+DESCRIPTION_BYTES_MAX: Final = 4096
 INACTIVE_US: Final = 5_000_000
 """After so long without a client, a consumer that is not durable is deleted."""
 
@@ -47,8 +50,9 @@ class ConsumerConfig:
     """name: one token. filters: patterns; (): every message. max_deliver, max_ack_pending:
     UNLIMITED for no limit. backoff_us: (): `ack_wait_us` each time. inactive_us: 0: never deleted.
     max_batch, max_expires_us, max_bytes: of one pull; 0: any. deliver_subject: b"" for a consumer
-    that is pulled from. pause_until_us: 0: not paused. metadata: labels of its client. creator: the
-    principal whose quota it counts against; "": none."""
+    that is pulled from. pause_until_us: 0: not paused. start_time_ns, pause_until_ns: beyond the
+    microseconds; clients compare them with what they asked for. metadata: labels of its client.
+    creator: the principal whose quota it counts against; "": none."""
 
     name: str
     is_durable: bool = False
@@ -56,6 +60,7 @@ class ConsumerConfig:
     deliver_policy: DeliverPolicy = DeliverPolicy.ALL
     start_sequence: int = 0
     start_time_us: WallUs | None = None
+    start_time_ns: int = 0
     ack_policy: AckPolicy = AckPolicy.EXPLICIT
     ack_wait_us: int = ACK_WAIT_US
     max_deliver: int = UNLIMITED
@@ -77,8 +82,15 @@ class ConsumerConfig:
     mem_storage: bool = False
     sample_freq: str = ""
     pause_until_us: int = 0
+    pause_until_ns: int = 0
     metadata: tuple[tuple[str, str], ...] = field(default=())
     creator: str = field(default="", compare=False)
+
+    @property
+    def begins_us(self) -> WallUs:
+        """Messages from then on are delivered; `start_time_us` is set."""
+        assert self.start_time_us is not None
+        return WallUs(self.start_time_us + bool(self.start_time_ns))
 
     @property
     def is_push(self) -> bool:

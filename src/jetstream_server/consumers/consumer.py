@@ -226,6 +226,7 @@ class Consumer:
         self._is_waiting = False
         """Whether the task sleeps until `_changed`."""
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_us = 0
         self._was_bound = False
         now_us = clocks.monotonic()
         self._used_us = now_us
@@ -303,6 +304,8 @@ class Consumer:
             self._note_changes()
             if not len(self.pulls):
                 return
+        elif not self._is_waiting:
+            self._tend_by(pull.next_us)
         self.wake()
 
     @property
@@ -329,6 +332,8 @@ class Consumer:
         refused = self.pulls.add(pull, self.config, self._used_us)
         if refused is not None:
             collector.ended(refused.text)
+        elif not self._is_waiting:
+            self._tend_by(pull.next_us)
         self.wake()
 
     def withdraw(self, reply: bytes) -> None:
@@ -429,10 +434,15 @@ class Consumer:
         taker = self._taker()
         is_own = taker is _Taker.COLLECTOR
         if taker is _Taker.NONE and (len(self.pulls) or self._is_denied):
-            return True  # A collector is given room, or the right may be given again.
+            # A collector is given room, or the right may be given again.
+            if not self._outlet.has_room:
+                self._tend_by(now_us + int(_RETRY_SECONDS * _MICROSECONDS))
+            self._tend_meanwhile()
+            return True
         if self._is_wanted() and not is_own:
             self._check_use()
             if not self._outlet.has_room:
+                self._tend_meanwhile()
                 async with asyncio.timeout(ROOM_SECONDS):
                     await self._outlet.room()
                 return False
@@ -449,15 +459,17 @@ class Consumer:
             return False
         if need is _Need.OLD:
             self._is_unchecked |= is_own
+            self._tend_meanwhile()
             await self._read_old(now_us, is_paced=not is_own)
             return False
         if need is _Need.NEW:
             self._is_unchecked |= is_own
+            self._tend_meanwhile()
             await self.feed.fill(is_paced=not is_own)
             return False
         self.feed.pause()
         self._old.clear()
-        if self._is_wanted() and self.feed.is_at_end:
+        if self._is_wanted():  # Nothing comes now: it is at the end, paused, or full.
             self._send_all(self.pulls.nothing_left())
         for collector in self._collectors.values():
             collector.nothing_left()
@@ -586,7 +598,11 @@ class Consumer:
                 continue
             if offset is None:
                 feed.take()
-            self._send(record, batch, now_us)
+            try:
+                self._send(record, batch, now_us)
+            except Exception:
+                self._put_back(record)
+                raise
         if deliveries.sequence != before:
             self._sent_us, self.delivered_us = now_us, self._clocks.wall()
         for to, found in batch.items():
@@ -651,14 +667,13 @@ class Consumer:
             size += self._outlet.reply_length(self, sent)
         to = config.deliver_subject
         if not to:
-            self._finish(self.pulls.fits(size), batch)
-            first = self.pulls.first()
-            if first is None:
-                # Nobody takes it now: it is read again.
-                if record.offset >= self.deliveries.position:
-                    self.feed.put_back(record)
+            assert first is not None, "somebody takes messages now"
+            ended = self.pulls.fits(size)
+            if ended:  # Whose turn it is now may have other rights, or no room.
+                self._finish(ended, batch)
+                self._put_back(record)
                 return
-            to, collector = first.reply, self._collectors.get(first.reply)
+            to = first.reply
         count = self.deliveries.deliver(record.offset, now_us)
         self.redeliveries += count > 1
         self._old.pop(record.offset, None)
@@ -673,6 +688,11 @@ class Consumer:
         elif self.flow is not None and self.flow.sent(size):
             self._outlet.deliver(self, to, batch.pop(to))
             self._outlet.ask(self, self.flow.asked)
+
+    def _put_back(self, record: Record) -> None:
+        """It was taken, and not delivered. One that is open is read again."""
+        if record.offset >= self.deliveries.position:
+            self.feed.put_back(record)
 
     def _finish(self, statuses: list[Status], batch: dict[bytes, list[Delivery]]) -> None:
         """Send statuses, each behind the messages of its pull."""
@@ -708,25 +728,45 @@ class Consumer:
         """Have it woken by what it waits for."""
         if self._is_wanted() and self.deliveries.has_room:
             self.replica.add_waiter(self.wake)
-        next_us = self._next_us(now_us)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if next_us is not None:
-            seconds = max(0, next_us - now_us) / _MICROSECONDS
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
+        paused_us = self.paused_us
+        if paused_us:
+            self._tend_by(now_us + paused_us)
+        elif self._is_wanted():
+            self._tend_by(self.deliveries.next_due_us())
+        self._tend_meanwhile()
 
-    def _next_us(self, now_us: MonotonicUs) -> int | None:
-        """When there is something to do, if nothing happens before."""
+    def _tend_meanwhile(self) -> None:
+        """Pulls have their ends and heartbeats, however long the task reads or waits."""
+        self._tend_by(self._next_tend_us())
+
+    def _tend_by(self, at_us: int | None) -> None:
+        """Have the timer come by then."""
+        if at_us is None or (self._timer is not None and self._timer_us <= at_us):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = max(0, at_us - self._clocks.monotonic()) / _MICROSECONDS
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_has_come)
+        self._timer_us = at_us
+
+    def _time_has_come(self) -> None:
+        self._timer = None
+        if self._is_waiting:
+            self.wake()
+            return
+        self._tend(self._clocks.monotonic())
+        if not self.is_closed:
+            self._tend_meanwhile()
+
+    def _next_tend_us(self) -> int | None:
+        """When `_tend` has something to do, if nothing happens before."""
         config = self.config
         times: list[int] = []
         if (pull_us := self.pulls.next_us()) is not None:
             times.append(pull_us)
-        paused_us = self.paused_us
-        if paused_us:
-            times.append(now_us + paused_us)
-        elif self._is_wanted() and (due_us := self.deliveries.next_due_us()) is not None:
-            times.append(due_us)
         if self._was_bound and config.heartbeat_us:
             times.append(self._sent_us + config.heartbeat_us)
         if config.inactive_us and not self._was_bound and not len(self.pulls):

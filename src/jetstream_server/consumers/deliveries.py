@@ -56,11 +56,12 @@ class GivenUp(NamedTuple):
 class Deliveries:
     """See the module."""
 
-    def __init__(self, config: ConsumerConfig, position: int, sequence: int = 0) -> None:
-        """position: the first offset to deliver. sequence: the last consumer sequence."""
+    def __init__(self, config: ConsumerConfig, position: int) -> None:
+        """position: the first offset to deliver."""
         self.config = config
         self.position = position
-        self.sequence = sequence
+        self.sequence = 0
+        """The last consumer sequence."""
         self.last_offset = position - 1
         """Of the latest first delivery."""
         self.open: dict[int, Open] = {}

@@ -16,6 +16,8 @@ from jetstream_protocol.errors import CorruptBatchError, OffsetOutOfRangeError, 
 from jetstream_protocol.subjects import covers
 from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.records import (
+    LOOKED_AT_BYTES_MAX,
+    STEP_BYTES,
     Piece,
     Record,
     Wanted,
@@ -28,17 +30,14 @@ from jetstream_server.log.segment import LogSlice
 from jetstream_server.replication.core.unreadable import InLakeError
 from jetstream_server.replication.replica import Replica
 
-STEP_BYTES: Final = 256 * 1024
-LOOKED_AT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Uncompressed bytes of one step: batches are looked at whole."""
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Records that all consumers of a node hold while nobody takes them. A consumer that would hold
 more reads again instead."""
 _RECORD_BYTES: Final = 200
 """Memory of a record besides its bytes."""
 FromLake = Callable[[Replica, int, int], Awaitable[LogSlice | None]]
-"""(replica, offset, bytes_max): what the lake holds there, once it was read; None: that takes long.
-Raises the errors of LongPoll.fetch."""
+"""(replica, offset, bytes_max): what the lake holds there, once it was read; None: that takes too
+long. Raises the errors of LongPoll.fetch."""
 COUNT_SECONDS: Final = 0.5
 """How long a count waits for those of others. Then `pending` is what is known."""
 READING_MAX: Final = 4
@@ -74,34 +73,32 @@ class Reader:
         """The wanted committed records from `start` on, in the next batches. `next_offset` is
         `start` at the end. is_paced: False: for who has been checked, and is held back, elsewhere.
         Raises JetstreamError: OffsetOutOfRangeError below the log start."""
-        async with self._reading:
-            try:
-                found = replica.read(start, bytes_max)
-            except InLakeError:
-                if self._from_lake is None:
-                    raise
-            else:
-                return await self._looked(replica, found, wanted, start, is_paced)
-        # Nobody else waits for the lake.
-        found = await self._from_lake(replica, start, bytes_max)
-        async with self._reading:
-            return await self._looked(replica, found, wanted, start, is_paced)
-
-    async def _looked(
-        self, replica: Replica, found: LogSlice | None, wanted: Wanted, start: int, is_paced: bool
-    ) -> Piece:
+        found = await self._find(replica, start, bytes_max)
         if found is None:
             return Piece([], start, 0)
         if is_paced:
             await self._pace(replica, found.length)
-        try:
-            piece = await asyncio.to_thread(_look, replica, found, wanted, start)
-        except CorruptBatchError as error:
-            replica.suspect(start, error)
-            raise UnavailableError(f"damaged records are being repaired: {error}") from error
+        async with self._reading:  # Nobody waits for the lake, or for somebody's quota, in here.
+            try:
+                piece = await asyncio.to_thread(_look, replica, found, wanted, start)
+            except CorruptBatchError as error:
+                replica.suspect(start, error)
+                raise UnavailableError(f"damaged records are being repaired: {error}") from error
         if piece.looked_at < LOOKED_AT_BYTES_MAX:
             return piece._replace(next_offset=found.next_offset)
         return piece
+
+    async def _find(self, replica: Replica, start: int, bytes_max: int) -> LogSlice | None:
+        """Committed batches from `start` on; None at the end."""
+        try:
+            return replica.read(start, bytes_max)
+        except InLakeError:
+            if self._from_lake is None:
+                raise
+        found = await self._from_lake(replica, start, bytes_max)
+        if found is None:  # **safety** Else a record would seem to be gone, and so be done.
+            raise UnavailableError("the lake takes too long to read; try again")
+        return found
 
     async def check(self, replica: Replica) -> None:
         """Raise PermissionDeniedError if the consumers' principal may not read."""

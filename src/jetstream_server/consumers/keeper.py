@@ -17,7 +17,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from traceback import format_exc
 from typing import Final, NamedTuple, Protocol
+
+import structlog
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_server.background import run_in_background
@@ -29,6 +32,8 @@ WAITING_MAX: Final = 20_000
 """Of one consumer: acknowledgements that wait for their answer. More get none."""
 _RETRY_SECONDS: Final = 0.3
 
+logger = structlog.get_logger("jetstream.consumers")
+
 
 class StateWrite(NamedTuple):
     """value: None deletes it. expected_revision: -1: there must be none; None: in any case."""
@@ -39,8 +44,8 @@ class StateWrite(NamedTuple):
 
 
 class State(NamedTuple):
-    """A record, or the answer to a write. value: b"": there is none. is_refused: another revision
-    was expected; this is the record as it is."""
+    """A record, or the answer to a write. value: b"": there is none, or it is what was written.
+    is_refused: another revision was expected; this is the record as it is."""
 
     key: bytes
     value: bytes
@@ -155,6 +160,10 @@ class Keeper:
                 [StateWrite(self._key, kept.encode(), self._revision)]
             )
         except JetstreamError:
+            await asyncio.sleep(_RETRY_SECONDS)
+            return False
+        except Exception:  # noqa: BLE001  logged; without a keeper nothing would be acknowledged
+            logger.error("consumer_not_kept", consumer=kept.config.name, trace=format_exc())
             await asyncio.sleep(_RETRY_SECONDS)
             return False
         if not state.is_refused:

@@ -20,8 +20,8 @@ from jetstream_protocol.generated.consumers_pb2 import StoredConsumer
 from jetstream_protocol.types import MonotonicUs, WallUs
 from jetstream_server.consumers.config import AckPolicy, ConsumerConfig, DeliverPolicy
 from jetstream_server.consumers.deliveries import Deliveries
+from jetstream_server.cursors.records import CONSUMER_PREFIX
 
-CONSUMER_PREFIX: Final = b"consumer/"
 _ENUMS: Final = {"deliver_policy": DeliverPolicy, "ack_policy": AckPolicy}
 
 
@@ -69,6 +69,21 @@ class Kept:
             rest,
             epoch,
             created_us,
+        )
+
+    def before(self, end: int) -> Kept:
+        """The same, where an election has lost the records from `end` on: others take their place,
+        and are new. One that is to begin further on still is."""
+        waits = not self.sequence and self.config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
+        if waits or max(self.position, self.rest) <= end:
+            return self
+        return dataclasses.replace(
+            self,
+            position=min(self.position, end),
+            last_offset=min(self.last_offset, end - 1),
+            opened=tuple(each for each in self.opened if each[0] < end),
+            selected=tuple(each for each in self.selected if each < end),
+            rest=min(self.rest, end),
         )
 
     def into(self, deliveries: Deliveries, now_us: MonotonicUs) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from traceback import format_exc
 
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import StreamId
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.manager import Consumers
-from jetstream_server.metadata.state.changes import Change, StreamChanged
+from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamDeleted
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
@@ -49,6 +50,8 @@ class Leaderships:
     def apply(self, change: Change) -> None:
         """Call it with each change of the metadata, after the replicas have taken it."""
         self._consumers.apply(change)
+        if isinstance(change, StreamDeleted):
+            self._loads.pop(change.stream.id, None)
         if not isinstance(change, StreamChanged):
             return
         stream = change.after
@@ -114,11 +117,11 @@ class Leaderships:
             try:
                 await self._consumers.load(replicas)
                 break
-            except JetstreamError as error:
+            except Exception as error:  # noqa: BLE001  told; else they would be served by nobody
                 attempts += 1
                 if attempts in (1, _SOON):
-                    count = len(replicas)
-                    logger.warning("consumers_not_loaded", count=count, reason=error.message)
+                    reason = error.message if isinstance(error, JetstreamError) else format_exc()
+                    logger.warning("consumers_not_loaded", count=len(replicas), reason=reason)
                 await asyncio.sleep(_PAUSE_SECONDS if attempts < _SOON else _PAUSE_MAX_SECONDS)
                 replicas = [each for each in replicas if each.leadership is not None]
         for replica in replicas:
@@ -129,7 +132,4 @@ class Leaderships:
         """End everything that this has begun, and every consumer."""
         self._is_closed = True
         await self._consumers.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)

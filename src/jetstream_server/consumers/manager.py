@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -27,6 +27,7 @@ from jetstream_server.consumers.keeper import Keeper, States, StateWrite
 from jetstream_server.consumers.kept import Kept, consumer_key, epoch_of
 from jetstream_server.consumers.pulls import REQUEST_TIMEOUT, PullRoom
 from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamDeleted
+from jetstream_server.replication.core.unreadable import is_readable
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
@@ -55,21 +56,25 @@ class Consumers:
         outlet: Outlet,
         clocks: Clocks,
         states: States,
+        note_change: Callable[[str, int], Awaitable[object]],
         per_principal: int = 0,
     ) -> None:
-        """states: of durable consumers. per_principal: how many one may have created; 0: any
-        number."""
+        """states: of durable consumers. note_change: that of the metadata. per_principal: how many
+        one may have created; 0: any number."""
         self._replicas = replicas
         self._reader = reader
         self._outlet = outlet
         self._clocks = clocks
         self._states = states
+        self._note_change = note_change
         self._room = PullRoom()
         self._by_stream: dict[StreamId, dict[str, Consumer]] = {}
         self._count = 0
         self._per_principal = per_principal
         self._created: Counter[str] = Counter()
         """By their creators."""
+        self._begun: list[tuple[str, int]] = []
+        """Creator, and number of offsets selected, of those that are being created."""
         self.ended: Callable[[Consumer], None] = lambda _: None
         """Called with each consumer that is gone."""
         self.began: Callable[[Consumer], None] = lambda _: None
@@ -93,6 +98,10 @@ class Consumers:
         found = self._by_stream.get(stream_id, {})
         return [found[name] for name in sorted(found)]
 
+    def count(self, stream_id: StreamId) -> int:
+        """How many consumers of a stream this node serves."""
+        return len(self._by_stream.get(stream_id, {}))
+
     def find(self, stream_id: StreamId, name: str) -> Consumer | None:
         return self._by_stream.get(stream_id, {}).get(name)
 
@@ -105,13 +114,22 @@ class Consumers:
     def _check_room(self, creator: str) -> None:
         """Raise QuotaExceededError if this node serves as many consumers as it may, at all or of
         that creator."""
-        if self._count >= CONSUMERS_MAX:
+        created = self._created[creator] + sum(each == creator for each, _ in self._begun)
+        if self._count + len(self._begun) >= CONSUMERS_MAX:
             raise QuotaExceededError(f"this node serves {CONSUMERS_MAX} consumers already")
-        if creator and self._created[creator] >= self._per_principal > 0:
+        if creator and created >= self._per_principal > 0:
             raise QuotaExceededError(
-                f"{creator} has {self._created[creator]} consumers on this node, as many as it may "
+                f"{creator} has {created} consumers on this node, as many as it may "
                 "have: delete some, or raise security.consumers_per_principal"
             )
+
+    async def note_change(self, replica: Replica, config: ConsumerConfig, made_at: int) -> None:
+        """Note that a caller is about to make, alter or end a consumer. made_at: the revision of
+        the metadata at which the call was sent; 0: unknown. **safety** Raises UnavailableError for
+        a late copy of a call. What is not durable has one reader, who makes it anew."""
+        if config.is_durable:
+            what = f"consumer {config.name!r} of {replica.stream.full_name}"
+            await self._note_change(what, made_at)
 
     async def create(
         self, replica: Replica, config: ConsumerConfig, position: int, selected: Iterable[int] = ()
@@ -120,10 +138,26 @@ class Consumers:
         offset. selected: see Feed. Raises QuotaExceededError, JetstreamError."""
         self._check_room(config.creator)
         chosen = tuple(selected)
-        if chosen and len(chosen) + sum(len(each.feed.selected) for each in self) > SELECTED_MAX:
+        if chosen and len(chosen) + self._selected > SELECTED_MAX:
             raise QuotaExceededError(
                 f"consumers of this node are to get {SELECTED_MAX} last messages already; try again"
             )
+        begun = config.creator, len(chosen)
+        self._begun.append(begun)
+        try:
+            return await self._create(replica, config, position, chosen)
+        finally:
+            self._begun.remove(begun)
+
+    @property
+    def _selected(self) -> int:
+        """Offsets that consumers are to take before the rest."""
+        served = sum(len(each.feed.selected) for each in self)
+        return served + sum(selected for _, selected in self._begun)
+
+    async def _create(
+        self, replica: Replica, config: ConsumerConfig, position: int, chosen: tuple[int, ...]
+    ) -> Consumer | None:
         first = min(position, *chosen) if chosen else position
         epoch, now_us = replica.stream.leader_epoch, self._clocks.wall()
         kept = Kept(config, first, 0, first - 1, (), chosen, position, epoch, now_us)
@@ -136,8 +170,9 @@ class Consumers:
             revision = state.revision
         if self.find(replica.stream.id, config.name) is not None:
             return None
-        if not self._is_led(replica):
-            raise UnavailableError("another node leads the stream now; try again")
+        if not self._is_led(replica) or replica.stream.leader_epoch != epoch:
+            # Who leads now claims what was kept; this node may, anew.
+            raise UnavailableError("the stream has another leader now; try again")
         return self._add(replica, kept, revision)
 
     def _add(
@@ -206,7 +241,7 @@ class Consumers:
                 if before.epoch > replica.stream.leader_epoch:
                     self._taken[replica.stream.id] = replica.stream.leader_epoch
                     continue
-                found = replace(before, epoch=replica.stream.leader_epoch)
+                found = replace(_held(before, replica), epoch=replica.stream.leader_epoch)
                 kept.append((replica, found))
                 claims.append(StateWrite(state.key, found.encode(), state.revision))
             states = []
@@ -382,6 +417,21 @@ class Consumers:
         for task in self._forgetting:
             task.cancel()
         await asyncio.gather(*self._forgetting, return_exceptions=True)
+
+
+def _held(kept: Kept, replica: Replica) -> Kept:
+    """What is kept, as far as the log has what its leader had. **safety** Else new records at
+    offsets that were delivered before would be passed over."""
+    if not is_readable(replica.check_readable):
+        return kept  # Such a log looks empty.
+    log = replica.log
+    found = kept.before(log.epochs.end_of(kept.epoch, log.log_end_offset))
+    if found is not kept:
+        logger.warning(
+            "consumer_moved_back", consumer=kept.config.name, stream=replica.stream.full_name,
+            position=found.position, before=kept.position,
+        )  # fmt: skip
+    return found
 
 
 def _close_all(stream_id: StreamId, consumers: list[Consumer]) -> None:

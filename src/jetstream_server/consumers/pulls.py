@@ -66,6 +66,14 @@ class Pull:
     def open_headers(self) -> dict[str, object]:
         return {"Nats-Pending-Messages": self.left, "Nats-Pending-Bytes": self.bytes_left}
 
+    @property
+    def next_us(self) -> MonotonicUs | None:
+        """When it ends, or is to be sent a heartbeat; None: never."""
+        if not self.heartbeat_us:
+            return self.expires_us
+        beats_us = MonotonicUs(self.sent_us + self.heartbeat_us)
+        return beats_us if self.expires_us is None else min(self.expires_us, beats_us)
+
     def ended(self, text: str) -> Status:
         """The status that ends it early: clients count on what is still open."""
         return Status(self.reply, text, self.open_headers)
@@ -242,13 +250,8 @@ class Pulls:
 
     def next_us(self) -> MonotonicUs | None:
         """When the next one ends, or is to be sent a heartbeat; None: never."""
-        times = [pull.expires_us for pull in self._waiting if pull.expires_us is not None]
-        times += [
-            MonotonicUs(pull.sent_us + pull.heartbeat_us)
-            for pull in self._waiting
-            if pull.heartbeat_us
-        ]
-        return min(times, default=None)
+        times = [pull.next_us for pull in self._waiting]
+        return min((each for each in times if each is not None), default=None)
 
 
 def _exceeded(pull: Pull, what: str) -> Status:

@@ -8,12 +8,16 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from operator import add, itemgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from jetstream_protocol import batch as batches
 from jetstream_protocol.batch import Batch
 from jetstream_protocol.subjects import is_pattern, to_regex
 from jetstream_protocol.types import WallUs
+
+STEP_BYTES: Final = 256 * 1024
+LOOKED_AT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Uncompressed bytes: some tens of milliseconds of a worker thread. Batches are looked at whole."""
 
 
 class Record(NamedTuple):

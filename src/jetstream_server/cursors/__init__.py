@@ -1,1 +1,2 @@
-"""Readers' positions, kept in the internal stream `__cursors` by the node that leads it."""
+"""Readers' positions and consumer groups, kept in the internal stream `__cursors` by the node that
+leads it."""

@@ -137,7 +137,7 @@ def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
     if wanted == sorted(group.shares):
         return group
     shares = {number: group.shares.get(number, Share()) for number in wanted}
-    if not group.shares:
+    if not (group.shares or group.newest_at_first):  # Else all that it had are deleted.
         group = replace(group, newest_at_first=wanted[-1])
     return _rebalance(replace(group, shares=shares))
 

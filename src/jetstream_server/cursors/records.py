@@ -8,6 +8,8 @@ from jetstream_server.cursors.groups import Group, Member, Share
 
 CURSOR_PREFIX = b"cursor/"
 GROUP_PREFIX = b"group/"
+CONSUMER_PREFIX = b"consumer/"
+"""Of the states of durable consumers (consumers/kept.py)."""
 
 
 def cursor_key(name: str, stream: str) -> bytes:

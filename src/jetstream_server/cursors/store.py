@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -25,11 +26,13 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.generated.groups_pb2 import ConsumerGroup
+from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.cursors.coordinator import LEADER_CHANGES, Coordinator, StreamsOf
 from jetstream_server.cursors.groups import Group
 from jetstream_server.cursors.records import (
+    CONSUMER_PREFIX,
     CURSOR_PREFIX,
     GROUP_PREFIX,
     group_from_proto,
@@ -64,6 +67,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 """Approximate bytes of a batch. Queued requests beyond it go into the next one."""
 _LOAD_BYTES = 1024 * 1024
 _RETRY_SECONDS = 0.5
+SWEEP_SECONDS = 300.0
+_SWEPT_AT_ONCE = 100
 
 logger = structlog.get_logger("jetstream.cursors")
 
@@ -175,6 +180,7 @@ class Leadership:
     ) -> None:
         self.coordinator = Coordinator(self._save, streams_of, monotonic_clock)
         self._watching: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self.leader_epoch = replica.stream.leader_epoch
         self.table = CursorTable()
         self._registry = metadata.registry
@@ -290,6 +296,18 @@ class Leadership:
         )
         self._written_at.clear()
         self._watching = run_in_background(self.coordinator.watch(), "consumer groups")
+        self._sweeping = run_in_background(self._sweep(), "sweeping the cursors")
+
+    async def _sweep(self) -> None:
+        """Delete what durable consumers of deleted streams have left, now and then: if nobody led
+        the stream when it was deleted, nobody else does."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            deleted = self._registry.deleted
+            keys = [key for key in self.table.committed_entries if _consumed(key) in deleted]
+            with suppress(JetstreamError):  # The next time, or the next leader.
+                for at in range(0, len(keys), _SWEPT_AT_ONCE):
+                    await self.write([Write(key, None) for key in keys[at : at + _SWEPT_AT_ONCE]])
 
     # Writing.
 
@@ -398,8 +416,9 @@ class Leadership:
         """Fail the waiting requests. The next leader may still commit what was appended."""
         self.ended = True
         self._loading.cancel()
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._sweeping):
+            if task is not None:
+                task.cancel()
         self.coordinator.end()
         self._teller.end()
         self._replica.remove_waiter(self._moved)
@@ -409,6 +428,11 @@ class Leadership:
         for answers in self._plan_answers:
             _refuse(answers, error)
         self._plan_answers.clear()
+
+
+def _consumed(key: bytes) -> StreamId | None:
+    """The stream of a durable consumer; None: it is the key of something else."""
+    return StreamId(int(key.split(b"/")[1])) if key.startswith(CONSUMER_PREFIX) else None
 
 
 def _refuse(answers: Sequence[asyncio.Future[list[Outcome]]], error: JetstreamError) -> None:

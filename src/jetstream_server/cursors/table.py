@@ -39,6 +39,7 @@ from jetstream_server.cursors.events import (
     waiting_event,
 )
 from jetstream_server.cursors.records import (
+    CONSUMER_PREFIX,
     CURSOR_PREFIX,
     GROUP_PREFIX,
     creator_of,
@@ -352,7 +353,7 @@ def _quota_error(creator: str, most: int) -> QuotaExceededError:
     )
 
 
-_KINDS = {GROUP_PREFIX: "consumer groups", b"consumer/": "durable consumers"}
+_KINDS = {GROUP_PREFIX: "consumer groups", CONSUMER_PREFIX: "durable consumers"}
 
 
 def _too_many_error(kind: bytes, most: int) -> QuotaExceededError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from jetstream_protocol.settings import labels_of
 from jetstream_protocol.types import NO_NODE, NodeId, WallUs
 from jetstream_server.jetstream_api.requests import api_name
 from jetstream_server.metadata.state.streams import StreamMetadata
@@ -42,6 +43,7 @@ class StreamState:
     first_us: WallUs | None
     last_us: WallUs | None
     subjects: int | None = None
+    consumers: int = 0
 
     def messages(self, stream: StreamMetadata) -> int:
         """Of a stream that keeps the last record of each subject, one a subject. Of one that is
@@ -51,14 +53,17 @@ class StreamState:
         return self.high_watermark - self.log_start_offset
 
 
-def time_text(us: int | None) -> str:
-    """A time of record, as RFC 3339. The zero time of Go for None, and for what no calendar has."""
+def time_text(us: int | None, ns: int = 0) -> str:
+    """A time of record, as RFC 3339. The zero time of Go for None, and for what no calendar has.
+    ns: nanoseconds beyond the microseconds."""
     try:
         at = _EPOCH + timedelta(microseconds=us or 0)
     except OverflowError:
         return NO_TIME
     # Not strftime: its %Y has no leading zeros.
-    return f"{at.replace(tzinfo=None).isoformat(timespec='microseconds')}Z" if us else NO_TIME
+    beyond = f"{ns:03}" if ns else ""
+    text = at.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return f"{text}{beyond}Z" if us else NO_TIME
 
 
 def account_info(domain: str, streams: int, requests: int, refused: int) -> dict[str, Any]:
@@ -112,6 +117,7 @@ def stream_config(stream: StreamMetadata) -> dict[str, Any]:
     is_bucket = config.keeps_last_of_subjects
     return {
         "name": api_name(stream.name),
+        **({"description": config.description} if config.description else {}),
         "subjects": [stream.subject],
         "retention": "limits",
         "max_consumers": UNLIMITED,
@@ -123,7 +129,11 @@ def stream_config(stream: StreamMetadata) -> dict[str, Any]:
         "discard": "new" if is_bucket and not config.has_limits else "old",
         "storage": "file",
         "num_replicas": min(len(stream.replicas) or config.replicas, _REPLICAS_MAX),
-        "duplicate_window": config.duplicate_window_us * _NS_PER_US,
+        # There it is never above the age, and clients send back what they are shown.
+        "duplicate_window": min(
+            config.duplicate_window_us, config.max_age_us or config.duplicate_window_us
+        )
+        * _NS_PER_US,
         "compression": "none",
         "sealed": False,
         "deny_delete": True,
@@ -133,7 +143,11 @@ def stream_config(stream: StreamMetadata) -> dict[str, Any]:
         "allow_msg_ttl": False,
         "mirror_direct": False,
         "consumer_limits": {},
-        "metadata": {"jetstream.id": str(stream.id), "jetstream.name": stream.name},
+        "metadata": {
+            **labels_of(config.labels),
+            "jetstream.id": str(stream.id),
+            "jetstream.name": stream.name,
+        },
     }
 
 
@@ -149,7 +163,7 @@ def _state(stream: StreamMetadata, state: StreamState) -> dict[str, Any]:
         "first_ts": time_text(None if is_empty else state.first_us),
         "last_seq": state.high_watermark,
         "last_ts": time_text(state.last_us if was_used else None),
-        "consumer_count": 0,
+        "consumer_count": state.consumers,
         **counted,
     }
 

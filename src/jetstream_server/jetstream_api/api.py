@@ -39,6 +39,7 @@ from jetstream_server.jetstream_api.errors import (
     busy_error,
     not_enabled_error,
     not_supported_error,
+    too_large_error,
 )
 from jetstream_server.jetstream_api.leaf.acknowledged import Acknowledged
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection, OnMessages
@@ -137,13 +138,15 @@ class JetStreamApi:
     def start(self) -> None:
         self.link.start()
 
-    async def answer_for(self, stream_id: StreamId, verb: str, rest: str, payload: bytes) -> bytes:
+    async def answer_for(
+        self, stream_id: StreamId, verb: str, rest: str, payload: bytes, made_at: int
+    ) -> bytes:
         """Answer another node's request about consumers, or a purge. Raises JetstreamError."""
         if verb == PURGE and self._changes is not None:
             return await self._changes.purge_for(stream_id, payload)
         if self._consumers is None:
             raise UnavailableError("this node serves no consumers")
-        return await self._consumers.answer_for(stream_id, verb, rest, payload)
+        return await self._consumers.answer_for(stream_id, verb, rest, payload, made_at)
 
     async def close(self) -> None:
         """Answer what was asked, then close the link. Other nodes get what is asked from now on."""
@@ -233,7 +236,10 @@ class JetStreamApi:
             if verb is None:
                 raise self._unsupported_error(request)
             found = await verb(request, message.payload)
-        self.link.send(message.reply, _json({"type": request.type, **found}))
+        answer = _json({"type": request.type, **found})
+        if len(answer) > self.link.max_payload:
+            raise too_large_error(len(answer), self.link.max_payload)
+        self.link.send(message.reply, answer)
 
     def _refuse(self, request: Request, reply: bytes, error: ApiError) -> None:
         if request.is_direct:

@@ -31,7 +31,7 @@ from jetstream_server.serving.stream_access import StreamAccess
 
 NAMES_MAX: Final = 1024
 INFOS_MAX: Final = 256
-"""Streams in one answer, as from a nats-server. There are more pages."""
+"""Streams or consumers in one answer, as from a nats-server. There are more pages."""
 SUBJECTS_MAX: Final = 100_000
 _DESCRIBED_AT_ONCE: Final = 16
 

@@ -28,7 +28,9 @@ def consumer_config(config: ConsumerConfig) -> dict[str, Any]:
         "durable_name": config.name if config.is_durable else "",
         "description": config.description,
         "opt_start_seq": config.start_sequence,
-        "opt_start_time": time_text(config.start_time_us) if config.start_time_us else "",
+        "opt_start_time": (
+            time_text(config.start_time_us, config.start_time_ns) if config.start_time_us else ""
+        ),
         "ack_wait": config.ack_wait_us * _NS,
         "backoff": [each * _NS for each in config.backoff_us],
         "max_waiting": config.max_waiting,
@@ -44,7 +46,9 @@ def consumer_config(config: ConsumerConfig) -> dict[str, Any]:
         "inactive_threshold": config.inactive_us * _NS,
         "mem_storage": config.mem_storage,
         "sample_freq": config.sample_freq,
-        "pause_until": time_text(config.pause_until_us) if config.pause_until_us else "",
+        "pause_until": (
+            time_text(config.pause_until_us, config.pause_until_ns) if config.pause_until_us else ""
+        ),
         "metadata": dict(config.metadata),
     }
     if config.has_filter_list:

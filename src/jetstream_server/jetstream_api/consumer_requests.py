@@ -1,4 +1,4 @@
-"""Requests about consumers: CONSUMER.CREATE and CONSUMER.MSG.NEXT, and acknowledgements. Pure.
+"""Requests about consumers: CONSUMER.CREATE and CONSUMER.MSG.NEXT. Pure.
 
 Durations are nanoseconds on the wire, and µs inside.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.subjects import check_pattern, covers, is_pattern
@@ -18,6 +18,9 @@ from jetstream_protocol.types import MonotonicUs
 from jetstream_server.consumers.config import (
     ACK_PENDING_DEFAULT,
     ACK_WAIT_US,
+    BACKOFF_MAX,
+    DESCRIPTION_BYTES_MAX,
+    FILTERS_MAX,
     INACTIVE_US,
     UNLIMITED,
     WAITING_DEFAULT,
@@ -32,6 +35,7 @@ from jetstream_server.jetstream_api.errors import (
     invalid_json_error,
 )
 from jetstream_server.jetstream_api.requests import (
+    beyond_us_of,
     body_of,
     flag,
     number,
@@ -41,12 +45,9 @@ from jetstream_server.jetstream_api.requests import (
 )
 
 NAME_LENGTH_MAX: Final = 255
-DESCRIPTION_BYTES_MAX: Final = 4096
 METADATA_BYTES_MAX: Final = 16 * 1024
-FILTERS_MAX: Final = 64
-BACKOFF_MAX: Final = 64
 HEARTBEAT_US_MIN: Final = 100_000
-_DURATION_US_MAX: Final = 10 * 365 * 86_400 * 1_000_000
+DURATION_US_MAX: Final = 10 * 365 * 86_400 * 1_000_000
 
 _NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]+")
 _US = 1000
@@ -63,7 +64,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 def ns_us(body: Mapping[str, Any], field: str) -> int:
     """A duration in ns, as µs; 0: absent, or negative. A part of a µs counts as one. Raises
     ApiError."""
-    return max(0, min(-(-_ns(body, field) // _US), _DURATION_US_MAX))
+    return max(0, min(-(-_ns(body, field) // _US), DURATION_US_MAX))
 
 
 def _ns(body: Mapping[str, Any], field: str) -> int:
@@ -184,6 +185,7 @@ def _config(fields: dict[str, Any], name: str, is_durable: bool) -> ConsumerConf
         deliver_policy=_choice(fields, "deliver_policy", DeliverPolicy, DeliverPolicy.ALL),
         start_sequence=number(fields, "opt_start_seq"),
         start_time_us=time_of(fields, "opt_start_time") or None,
+        start_time_ns=beyond_us_of(fields, "opt_start_time"),
         ack_policy=ack,
         ack_wait_us=(backoff_us or (ack_wait_us,))[0],
         max_deliver=_count(fields, "max_deliver", UNLIMITED),
@@ -207,6 +209,7 @@ def _config(fields: dict[str, Any], name: str, is_durable: bool) -> ConsumerConf
         mem_storage=flag(fields, "mem_storage"),
         sample_freq=_text(fields, "sample_freq"),
         pause_until_us=time_of(fields, "pause_until") or 0,
+        pause_until_ns=beyond_us_of(fields, "pause_until"),
         metadata=_metadata(fields),
     )
     _check(config, fields)
@@ -321,7 +324,7 @@ def _check_pull(config: ConsumerConfig) -> None:
 _FIXED: Final = (
     ("is_push", "deliver subject"),
     ("deliver_policy", "deliver policy"), ("start_sequence", "start sequence"),
-    ("start_time_us", "start time"), ("ack_policy", "ack policy"),
+    ("start_time_us", "start time"), ("start_time_ns", "start time"), ("ack_policy", "ack policy"),
     ("mem_storage", "memory storage"), ("heartbeat_us", "heart beats"),
     ("flow_control", "flow control"), ("max_waiting", "max waiting"),
 )  # fmt: skip
@@ -379,79 +382,3 @@ def _wish(payload: bytes) -> tuple[int, int, int, bool, int]:
     except ApiError as error:
         raise ApiError(400, 10003, f"Bad Request - {error.description}") from None
     return batch, size, expires_us, no_wait, heartbeat_us
-
-
-# Acknowledgements.
-
-
-class AckSubject(NamedTuple):
-    """Where a client acknowledges: $JS.ACK.<domain>.<hash>.<stream>.<consumer>.<delivered>.
-    <sequence>.<consumer sequence>.<time>.<pending>.<mark>. consumer: all before <delivered>, which
-    is how often the message came. mark: of this consumer: another one had the same name before."""
-
-    consumer: bytes
-    delivery: int
-    sequence: int
-    mark: bytes
-
-    @classmethod
-    def of(cls, subject: bytes) -> AckSubject | None:
-        """None: it is of another form."""
-        consumer, *tokens = subject.rsplit(b".", 6)
-        if len(tokens) != 6 or not all(each.isdigit() and len(each) < 20 for each in tokens[:2]):
-            return None
-        return cls(consumer, int(tokens[0]), int(tokens[1]), tokens[5])
-
-
-class AckKind(StrEnum):
-    ACK = "+ACK"
-    NAK = "-NAK"
-    PROGRESS = "+WPI"
-    TERM = "+TERM"
-    NEXT = "+NXT"
-
-
-_WITH_MORE: Final = (AckKind.NAK, AckKind.PROGRESS, AckKind.TERM, AckKind.NEXT)
-"""Words after which more may follow, as nats-server takes it."""
-
-
-class Ack(NamedTuple):
-    """delay_us: of a NAK. rest: what follows the word: a reason, a pull."""
-
-    kind: AckKind
-    delay_us: int = 0
-    rest: bytes = b""
-
-    @classmethod
-    def of(cls, payload: bytes) -> Ack | None:
-        """None: not an acknowledgement."""
-        if payload in (b"", b"+ACK", b"+OK"):
-            return cls(AckKind.ACK)
-        kind = next((each for each in _WITH_MORE if payload.startswith(each.value.encode())), None)
-        if kind is None:
-            return None
-        rest = payload[len(kind.value) :].strip()
-        return cls(kind, _delay_us(rest) if kind is AckKind.NAK else 0, rest)
-
-
-_UNITS_US: Final = {
-    "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1000, "us": 1, "µs": 1, "ns": 0.001,
-}  # fmt: skip
-_GO_DURATION = re.compile(r"(?:\d{1,12}(?:\.\d{1,9})?(?:h|ms|m|s|us|µs|ns))+")
-_GO_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|µs|ns)")
-
-
-def _delay_us(text: bytes) -> int:
-    """The delay of a NAK: {"delay": ns}, or as Go writes durations; 0 for anything else."""
-    if not text:
-        return 0
-    if text.startswith(b"{"):
-        try:
-            return ns_us(body_of(text), "delay")
-        except ApiError:
-            return 0
-    found = text.decode("utf-8", "replace")
-    if not _GO_DURATION.fullmatch(found):
-        return 0
-    total = sum(float(count) * _UNITS_US[unit] for count, unit in _GO_PART.findall(found))
-    return int(min(total, _DURATION_US_MAX))

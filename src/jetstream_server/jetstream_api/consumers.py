@@ -30,13 +30,11 @@ from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import NO_RESPONDERS, REQUEST_TIMEOUT
+from jetstream_server.jetstream_api.acknowledgements import Ack, AckKind, AckSubject
 from jetstream_server.jetstream_api.answers import status_headers, time_text
-from jetstream_server.jetstream_api.catalogue import Catalogue, fitting
+from jetstream_server.jetstream_api.catalogue import INFOS_MAX, NAMES_MAX, Catalogue, fitting
 from jetstream_server.jetstream_api.consumer_answers import consumer_info, remaining_ns
 from jetstream_server.jetstream_api.consumer_requests import (
-    Ack,
-    AckKind,
-    AckSubject,
     CreateRequest,
     altered,
     pull_of,
@@ -59,6 +57,7 @@ from jetstream_server.jetstream_api.requests import (
     GetRequest,
     Request,
     api_name,
+    beyond_us_of,
     body_of,
     check_empty,
     number,
@@ -77,8 +76,6 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.serving.grpc.peers import Peers
 
-NAMES_MAX: Final = 1024
-INFOS_MAX: Final = 256
 _PAGE_SPARE_BYTES: Final = 500
 """Of a page, for what is in it beside the consumers."""
 _ATTEMPTS: Final = 12
@@ -184,10 +181,13 @@ class ConsumerRequests:
 
         async def attempt() -> dict[str, Any]:
             current = self._registry.stream_of(common_pb2.StreamRef(id=stream.id))
+            made_at = self._registry.revision  # Who is answered that it was late still waits.
             if current.leader == self._node_id or current.leader == NO_NODE:
-                return await self.answer_here(current.id, request.verb, request.rest, payload)
+                return await self.answer_here(
+                    current.id, request.verb, request.rest, payload, made_at
+                )
             answer = await self._peers.ask_consumers(
-                current.leader, current.id, request.verb, request.rest, payload
+                current.leader, current.id, request.verb, request.rest, payload, made_at
             )
             return _checked(bounded_json.loads(answer))
 
@@ -203,19 +203,22 @@ class ConsumerRequests:
         elif request.verb not in _READS:
             self._catalogue.check_commit(stream, request.rest)
 
-    async def answer_for(self, stream_id: StreamId, verb: str, rest: str, payload: bytes) -> bytes:
+    async def answer_for(
+        self, stream_id: StreamId, verb: str, rest: str, payload: bytes, made_at: int
+    ) -> bytes:
         """The answer for another node, which has checked the caller's rights: JSON, with `error`
         if it is a refusal. Raises JetstreamError."""
         try:
-            found = await self.answer_here(stream_id, verb, rest, payload)
+            found = await self.answer_here(stream_id, verb, rest, payload, made_at)
         except ApiError as error:
             found = {"error": error.to_json()}
         return json.dumps(found, separators=(",", ":")).encode()
 
     async def answer_here(
-        self, stream_id: StreamId, verb: str, rest: str, payload: bytes
+        self, stream_id: StreamId, verb: str, rest: str, payload: bytes, made_at: int
     ) -> dict[str, Any]:
-        """Raises ApiError; JetstreamError: NotLeaderError, too."""
+        """made_at: see `Consumers.note_change`. Raises ApiError; JetstreamError: NotLeaderError,
+        too."""
         if verb == HEAR:
             await until_settled(partial(self._follow, stream_id, payload), _ATTEMPTS)
             await self.link.settled()
@@ -228,14 +231,15 @@ class ConsumerRequests:
             await self.link.settled()
             return {}
         if verb in ("CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE"):
-            return await self._create(stream, replica, verb, rest, payload)
+            return await self._create(stream, replica, verb, rest, payload, made_at)
         if verb in ("CONSUMER.NAMES", "CONSUMER.LIST"):
             return self._page(stream, verb, rest, payload)
         if verb != "CONSUMER.PAUSE":
             check_empty(payload)
-        consumer = self.consumers.find(stream.id, rest)
-        if consumer is None:
-            raise consumer_not_found_error()
+        consumer = self._existing(stream, rest)
+        if verb not in _READS:
+            await self.consumers.note_change(replica, consumer.config, made_at)
+            consumer = self._existing(stream, rest)
         if verb == "CONSUMER.PAUSE":
             found = await self._pause(consumer, body_of(payload))
             self._note_changed(verb, consumer)
@@ -246,8 +250,21 @@ class ConsumerRequests:
             return {"success": True}
         return await self._info(stream, consumer)
 
+    def _existing(self, stream: StreamMetadata, name: str) -> Consumer:
+        """Raises ApiError."""
+        consumer = self.consumers.find(stream.id, name)
+        if consumer is None:
+            raise consumer_not_found_error()
+        return consumer
+
     async def _create(
-        self, stream: StreamMetadata, replica: Replica, verb: str, rest: str, payload: bytes
+        self,
+        stream: StreamMetadata,
+        replica: Replica,
+        verb: str,
+        rest: str,
+        payload: bytes,
+        made_at: int,
     ) -> dict[str, Any]:
         create = CreateRequest.of(
             verb, api_name(stream.name), rest, payload, secrets.token_hex(_NAME_BYTES)
@@ -260,6 +277,9 @@ class ConsumerRequests:
             raise ApiError(400, 10052, f"nothing may be sent to {to}: ingest.ack_subjects, and "
                            "publish of the leaf user, must allow it")  # fmt: skip
         found = self.consumers.find(stream.id, config.name)
+        if found is None or found.config != config:
+            await self.consumers.note_change(replica, config, made_at)
+            found = self.consumers.find(stream.id, config.name)
         if found is not None and found.is_interrupted:
             self.consumers.end_interrupted(found)
             found = None
@@ -271,6 +291,8 @@ class ConsumerRequests:
             replica.check_readable()  # It would begin somewhere else.
             position, selected = await self._start(stream, replica, config)
             found = await self._add(replica, config, position, selected)
+            if found.config != config:  # Somebody else was faster.
+                await self._update(found, create)
             self._note_changed(verb, found)
             await self.link.settled()
             await self._successors.prepared(stream.id)
@@ -315,11 +337,13 @@ class ConsumerRequests:
 
     async def _pause(self, consumer: Consumer, body: dict[str, Any]) -> dict[str, Any]:
         until_us = time_of(body, "pause_until") or 0
-        await self.consumers.alter(consumer, replace(consumer.config, pause_until_us=until_us))
+        until_ns = beyond_us_of(body, "pause_until")
+        altered = replace(consumer.config, pause_until_us=until_us, pause_until_ns=until_ns)
+        await self.consumers.alter(consumer, altered)
         paused_us = consumer.paused_us
         found: dict[str, Any] = {
             "paused": paused_us > 0,
-            "pause_until": time_text(until_us or None),
+            "pause_until": time_text(until_us or None, until_ns),
         }
         return found | ({"pause_remaining": remaining_ns(paused_us)} if paused_us else {})
 
@@ -344,8 +368,7 @@ class ConsumerRequests:
         elif policy is DeliverPolicy.BY_START_SEQUENCE:
             position = config.start_sequence - 1
         elif policy is DeliverPolicy.BY_START_TIME:
-            assert config.start_time_us is not None
-            position = await self._reads.offset_at(stream, config.start_time_us)
+            position = await self._reads.offset_at(stream, config.begins_us)
         elif policy is DeliverPolicy.LAST:
             position = await self._last(stream, config, end)
         elif policy is DeliverPolicy.LAST_PER_SUBJECT:

@@ -8,11 +8,12 @@ them were served is not known: a status for one that was has no effect.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Final
 
 from jetstream_protocol.types import MonotonicUs, StreamId
 from jetstream_server.consumers.pulls import Pull
+from jetstream_server.jetstream_api.by_stream import ByStream
 
 INBOXES_MAX: Final = 20_000
 """Remembered by one node; the oldest are forgotten first."""
@@ -24,20 +25,20 @@ _OF_AN_INBOX: Final = 2
 
 class HeardPulls:
     def __init__(self) -> None:
-        self._pulls: OrderedDict[tuple[StreamId, bytes], deque[Pull]] = OrderedDict()
+        self._inboxes: ByStream[bytes, deque[Pull]] = ByStream()
 
     def __len__(self) -> int:
-        return len(self._pulls)
+        return len(self._inboxes)
 
     def take(self, stream_id: StreamId, pull: Pull) -> None:
         """Remember a pull. One that does not wait is over by the time it is needed."""
         if pull.no_wait and pull.expires_us is None:
             return
-        key = stream_id, pull.reply
-        self._pulls.setdefault(key, deque(maxlen=_OF_AN_INBOX)).append(pull)
-        self._pulls.move_to_end(key)
-        while len(self._pulls) > INBOXES_MAX:
-            self._pulls.popitem(last=False)
+        pulls = self._inboxes.pop(stream_id, pull.reply) or deque(maxlen=_OF_AN_INBOX)
+        pulls.append(pull)
+        self._inboxes.put(stream_id, pull.reply, pulls)
+        while len(self._inboxes) > INBOXES_MAX:
+            self._inboxes.pop_oldest()
 
     def forget(self, stream_id: StreamId) -> None:
         """Forget the pulls of a stream."""
@@ -47,8 +48,7 @@ class HeardPulls:
         """Forget the pulls of a stream, and return those that may wait for a status. The last one
         of an inbox may have expired while nobody led: its client has not asked again."""
         found: list[Pull] = []
-        for key in [key for key in self._pulls if key[0] == stream_id]:
-            *earlier, last = self._pulls.pop(key)
+        for *earlier, last in self._inboxes.pop_all(stream_id):
             found += [each for each in earlier if _waits(each, now_us)]
             found += [last] if _waits(last, now_us - _LEADERLESS_US) else []
         return found

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -24,6 +23,7 @@ from jetstream_protocol.types import StreamId, WallUs
 from jetstream_server.consumers.config import AckPolicy, ConsumerConfig
 from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.kept import Kept, config_from_json, config_to_json
+from jetstream_server.jetstream_api.by_stream import ByStream
 
 REPORTED_MAX: Final = 10_000
 """Remembered by one node; the oldest are forgotten first."""
@@ -73,8 +73,8 @@ class ReportedConsumers:
     """See the module."""
 
     def __init__(self) -> None:
-        self._reported: OrderedDict[tuple[StreamId, str], tuple[str, int, int]] = OrderedDict()
-        """Configuration, first offset, time of creation, by stream and name."""
+        self._reported: ByStream[str, tuple[str, int, int]] = ByStream()
+        """Configuration, first offset, time of creation, by name."""
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class ReportedConsumers:
         found = bounded_json.loads(report)
         try:
             for name in found["ended"]:
-                self._forget(stream_id, name)
+                self._forgotten(self._reported.pop(stream_id, name))
             for text, first_offset, created_us in found["begun"]:
                 self._remember(stream_id, text, int(first_offset), int(created_us))
         except (AttributeError, KeyError, TypeError) as error:
@@ -97,23 +97,23 @@ class ReportedConsumers:
         name = _config_of(text).name
         if not (0 <= first_offset < 2**63 and 0 <= created_us < 2**63):
             raise ValueError("a number is out of bounds")
-        self._forget(stream_id, name)
-        self._reported[stream_id, name] = text, first_offset, created_us
+        self._forgotten(self._reported.pop(stream_id, name))
+        self._reported.put(stream_id, name, (text, first_offset, created_us))
         self._bytes += len(text)
         while len(self._reported) > REPORTED_MAX or self._bytes > REPORTED_BYTES_MAX:
-            self._forget(*next(iter(self._reported)))
+            self._forgotten(self._reported.pop_oldest())
 
-    def _forget(self, stream_id: StreamId, name: str) -> None:
-        found = self._reported.pop((stream_id, name), None)
-        self._bytes -= 0 if found is None else len(found[0])
+    def _forgotten(self, found: tuple[str, int, int] | None) -> None:
+        if found is not None:
+            self._bytes -= len(found[0])
 
     def forget(self, stream_id: StreamId, epoch: int = 0) -> list[Kept]:
         """Forget the consumers of a stream, and return them as a leader of that epoch has them
         go on."""
         found = []
-        for key in [key for key in self._reported if key[0] == stream_id]:
-            text, first, created_us = self._reported[key]
-            self._forget(*key)
+        for reported in self._reported.pop_all(stream_id):
+            self._forgotten(reported)
+            text, first, created_us = reported
             before = SEQUENCE_BEHIND_A_GAP
             config, created = config_from_json(text), WallUs(created_us)
             found.append(Kept(config, first, before, first - 1, (), (), first, epoch, created))

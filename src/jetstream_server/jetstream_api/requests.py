@@ -8,6 +8,7 @@ refused. docs/jetstream_api.md lists them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -31,6 +32,7 @@ SUBJECTS_MAX: Final = 1024
 """Upper bound on the subjects of one `multi_last`, in the request and in the answer."""
 
 _SEQUENCE_MAX: Final = 2**63 - 1
+_BEYOND_US: Final = re.compile(r"[.,][0-9]{6}([0-9]+)")
 
 VERBS: Final = (
     "INFO",
@@ -210,6 +212,20 @@ def time_of(body: dict[str, Any], field: str) -> WallUs | None:
         raise invalid_json_error(f"{field} must be an RFC 3339 time") from None
 
 
+def beyond_us_of(body: dict[str, Any], field: str) -> int:
+    """The nanoseconds that a time has beyond its microseconds. Raises ApiError."""
+    if not time_of(body, field):
+        return 0
+    found = _BEYOND_US.search(body[field])
+    return int(found[1][:3].ljust(3, "0")) if found else 0
+
+
+def _start_of(body: dict[str, Any]) -> WallUs | None:
+    """From when messages are wanted. Raises ApiError."""
+    us = time_of(body, "start_time")
+    return us and WallUs(us + bool(beyond_us_of(body, "start_time")))
+
+
 @dataclass(frozen=True, slots=True)
 class GetRequest:
     """MSG.GET and DIRECT.GET. sequence: 0: not given. batch: 0: one message. last_subject,
@@ -234,7 +250,7 @@ class GetRequest:
             number(body, "seq"),
             pattern(body, "last_by_subj"),
             pattern(body, "next_by_subj"),
-            time_of(body, "start_time"),
+            _start_of(body),
             number(body, "batch", BATCH_MAX),
             number(body, "max_bytes"),
             _patterns(body, "multi_last"),

@@ -17,7 +17,14 @@ from jetstream_protocol.errors import OffsetOutOfRangeError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.subjects import covers, is_pattern
 from jetstream_protocol.types import WallUs
-from jetstream_server.consumers.records import Piece, Record, Wanted, look_through
+from jetstream_server.consumers.records import (
+    LOOKED_AT_BYTES_MAX,
+    STEP_BYTES,
+    Piece,
+    Record,
+    Wanted,
+    look_through,
+)
 from jetstream_server.jetstream_api.errors import (
     ApiError,
     no_message_error,
@@ -28,9 +35,6 @@ from jetstream_server.jetstream_api.requests import SUBJECTS_MAX, GetRequest
 from jetstream_server.jetstream_api.stream_reads import StreamReads
 from jetstream_server.metadata.state.streams import StreamMetadata
 
-LOOKED_AT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Uncompressed bytes: some tens of milliseconds of a worker thread. Batches are looked at whole."""
-STEP_BYTES: Final = 256 * 1024
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of the records of one batch, which are in memory until they are sent. It is cut after them."""
 _PAUSE_SECONDS: Final = 0.002

@@ -13,6 +13,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     QuotaExceededError,
+    StorageFullError,
     StreamExistsError,
     UnavailableError,
     UnknownOutcomeError,
@@ -20,8 +21,10 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.settings import BY_FIELD
-from jetstream_protocol.subjects import check_own_name, covers, overlaps
+from jetstream_protocol.stream_names import check_own_name
+from jetstream_protocol.subjects import covers, overlaps
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_server.jetstream_api.answers import stream_config
 from jetstream_server.jetstream_api.catalogue import Catalogue
 from jetstream_server.jetstream_api.errors import ApiError, bad_request_error
 from jetstream_server.jetstream_api.requests import api_name, body_of, number, pattern
@@ -85,14 +88,13 @@ class StreamChanges:
     async def create(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """STREAM.CREATE. Raises ApiError, JetstreamError."""
         wanted = wanted_stream(name, body)
-        if reason := self._replicas.full_reason:
-            raise ApiError(503, 10047, f"insufficient storage resources available: {reason}")
         request = pb.CreateStreamRequest(name=wanted.name, subject=wanted.subject)
         try:
             check_own_name(wanted.name)
             names_at = partial(self._access.check_new, self._identity, request)
             names_at()
             self._check_free(wanted)
+            self._streams.check_room(self._node_id, self._replicas.full_reason)
             stream, created = await self._noted(
                 "STREAM.CREATE",
                 f"{wanted.name}@{wanted.subject}",
@@ -109,6 +111,10 @@ class StreamChanges:
         except QuotaExceededError as error:
             raise ApiError(400, 10027, f"maximum number of streams reached: {error.message}"
                            ) from None  # fmt: skip
+        except StorageFullError as error:
+            raise ApiError(
+                503, 10047, f"insufficient storage resources available: {error.message}"
+            ) from None
         found = await self._catalogue.describe(api_name(stream.name))
         return found | {"did_create": True} if created else found
 
@@ -117,15 +123,16 @@ class StreamChanges:
     ) -> tuple[StreamMetadata, bool]:
         control = self._access.control
         existing = self._metadata.registry.find(wanted.name, wanted.subject)
+        settings = wanted.settings
         if existing is not None:
-            differing = _differing(existing, wanted.settings)
-            if differing:
-                raise StreamExistsError(", ".join(sorted(differing)))
+            if others := differing(existing, wanted):
+                raise StreamExistsError(", ".join(sorted(others)))
+            settings = {field: getattr(existing.config, field) for field in settings}
         config = {
             "group": "",
             "partition": 0,
             "partitions": 0,
-            **_without_later_defaults(wanted.settings),
+            **_without_later_defaults(settings),
         }
         return await self._streams.create(
             wanted.name,
@@ -135,6 +142,7 @@ class StreamChanges:
             check_names=names_at,
             creator=control.quota_holder(self._identity),
             streams_max=control.quotas.streams,
+            made_at=self._metadata.registry.revision,
         )
 
     def _check_free(self, wanted: WantedStream) -> None:
@@ -152,7 +160,7 @@ class StreamChanges:
         if stream.leader == self._node_id:
             await self._confirm(stream.id)
         else:
-            await self._peers.create_stream(stream.leader, request)
+            await self._peers.ask(stream.leader, request)
 
     async def update(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """STREAM.UPDATE: the whole configuration. Raises ApiError, JetstreamError."""
@@ -160,32 +168,38 @@ class StreamChanges:
         wanted = wanted_stream(name, body)
         if wanted.subject != stream.subject:
             raise config_error(f"the subject of a stream cannot be changed: {stream.subject}")
+        altered = differing(stream, wanted)
         for field, api_field in _FIXED.items():
-            if wanted.settings[field] != getattr(stream.config, field):
+            if field in altered:
                 raise config_error(f"{api_field} of a stream cannot be changed")
-        altered = _differing(stream, wanted.settings)
         if altered:
             try:
-                stream = await self._noted(
-                    "STREAM.UPDATE", stream.full_name, self._alter(stream, altered)
+                await self._noted(
+                    "STREAM.UPDATE",
+                    stream.full_name,
+                    until_settled(partial(self._alter, stream, altered), _ATTEMPTS),
                 )
             except InvalidRequestError as error:
                 raise config_error(error.message) from None
         return await self._catalogue.describe(name)
 
-    async def _alter(self, stream: StreamMetadata, altered: dict[str, Any]) -> StreamMetadata:
+    async def _alter(self, stream: StreamMetadata, altered: dict[str, Any]) -> None:
         config = {"group": "", "partition": 0, "partitions": 0, **altered}
-        after = await self._streams.alter(stream, config, None)
+        made_at = self._metadata.registry.revision
+        after = await self._streams.alter(stream, config, None, made_at)
         if after.leader not in (NO_NODE, self._node_id):
             await self._peers.reach_epoch(after.leader, after.id, after.stream_epoch)
-        return after
 
     async def delete(self, name: str) -> dict[str, Any]:
         """STREAM.DELETE. Raises ApiError, JetstreamError."""
         stream = self._catalogue.stream(name, Operation.DELETE)
-        propose = self._metadata.propose(DeleteStream(stream_id=stream.id))
-        await self._noted("STREAM.DELETE", stream.full_name, propose)
+        delete = until_settled(partial(self._delete, stream.id), _ATTEMPTS)
+        await self._noted("STREAM.DELETE", stream.full_name, delete)
         return {"success": True}
+
+    async def _delete(self, stream_id: StreamId) -> None:
+        made_at = self._metadata.registry.revision
+        await self._metadata.propose(DeleteStream(stream_id=stream_id), made_at=made_at)
 
     async def purge(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """STREAM.PURGE. Raises ApiError, JetstreamError."""
@@ -245,9 +259,14 @@ class StreamChanges:
         return found
 
 
-def _differing(stream: StreamMetadata, settings: dict[str, Any]) -> dict[str, Any]:
+def differing(stream: StreamMetadata, wanted: WantedStream) -> dict[str, Any]:
+    """What a client wants to be otherwise than INFO shows it. What JetStream has no words for, such
+    as compaction by other keys than subjects, stays as it is. Raises ApiError."""
+    shown = wanted_stream(api_name(stream.name), stream_config(stream)).settings
     return {
-        field: value for field, value in settings.items() if value != getattr(stream.config, field)
+        field: value
+        for field, value in wanted.settings.items()
+        if field not in shown or value != shown[field]
     }
 
 

@@ -6,12 +6,14 @@ docs/jetstream_api.md has the table.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, NamedTuple
 
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.settings import BY_FIELD
 from jetstream_protocol.subjects import check_pattern
 from jetstream_server.jetstream_api.errors import ApiError, invalid_json_error
-from jetstream_server.jetstream_api.requests import own_name
+from jetstream_server.jetstream_api.requests import flag, own_name
 
 _NS_PER_US: Final = 1000
 _UNLIMITED: Final = -1
@@ -22,7 +24,6 @@ _OWN_LABELS: Final = ("jetstream.", "_nats.")
 """Prefixes of what `metadata` holds in our answers, and of what clients put there themselves."""
 
 _ABSENT: Final[dict[str, tuple[Any, ...]]] = {
-    "description": ("",),
     "retention": ("limits",),
     "max_consumers": (-1, 0),
     "storage": ("file", "memory"),
@@ -49,7 +50,7 @@ _EMPTY: Final = (
 _FREE: Final = {
     "name", "subjects", "max_msgs", "max_bytes", "max_age", "max_msgs_per_subject", "max_msg_size",
     "discard", "num_replicas", "duplicate_window", "deny_delete", "allow_rollup_hdrs",
-    "allow_direct", "allow_msg_ttl", "metadata", "pedantic",
+    "allow_direct", "allow_msg_ttl", "description", "metadata", "pedantic",
 }  # fmt: skip
 
 
@@ -77,12 +78,14 @@ def wanted_stream(api_name: str, body: dict[str, Any]) -> WantedStream:
         raise config_error("duplicates window can not be larger then max age")
     settings: dict[str, Any] = {
         "replicas": _number(body, "num_replicas", 1) or 1,
-        "max_messages": _limit(body, "max_msgs"),
-        "max_bytes": _limit(body, "max_bytes"),
+        "max_messages": _number(body, "max_msgs"),
+        "max_bytes": _number(body, "max_bytes"),
         "max_age_us": age // _NS_PER_US,
-        "max_message_bytes": _limit(body, "max_msg_size"),
+        "max_message_bytes": _number(body, "max_msg_size"),
         "compact": is_bucket,
         "key": "subject" if is_bucket else "record",
+        "description": _description(body),
+        "labels": _labels(body),
     }
     if window:
         settings["duplicate_window_us"] = window // _NS_PER_US
@@ -91,7 +94,7 @@ def wanted_stream(api_name: str, body: dict[str, Any]) -> WantedStream:
     _check_discard(body, settings, is_bucket=is_bucket)
     for field in _FLAGS:
         # Some clients always ask for all on a bucket. A message with a TTL is refused itself.
-        if _flag(body, field) and field in _OF_BUCKETS and not is_bucket:
+        if flag(body, field) and field in _OF_BUCKETS and not is_bucket:
             raise config_error(f"{field} is not supported without max_msgs_per_subject 1")
     return WantedStream(own_name(api_name), _subject(body, api_name), settings)
 
@@ -112,12 +115,13 @@ def _check(field: str, value: object) -> None:
     if absent is None:
         return  # Not known to JetStream, or to us: ignored, as older nats-servers do.
     if type(value) is not type(absent[0]) or value not in absent:
-        allowed = "" if field == "description" else f": it must be {absent[0]!r}"
-        raise config_error(f"{field} {str(value)[:60]!r} is not supported{allowed}")
+        raise config_error(
+            f"{field} {str(value)[:60]!r} is not supported: it must be {absent[0]!r}"
+        )
 
 
 def _is_bucket(body: dict[str, Any]) -> bool:
-    per_subject = _limit(body, "max_msgs_per_subject")
+    per_subject = _number(body, "max_msgs_per_subject")
     if per_subject > 1:
         raise config_error(
             f"max_msgs_per_subject {per_subject} is not supported: a stream keeps all records of a "
@@ -139,12 +143,31 @@ def _check_discard(body: dict[str, Any], settings: dict[str, Any], *, is_bucket:
         )
     if is_bucket and settings["max_age_us"]:
         raise config_error("max_age (TTL) of a bucket is not supported: it would remove keys")
-    labels = body.get("metadata") or {}
-    if not isinstance(labels, dict):
-        raise invalid_json_error("metadata must be an object")
-    kept = [each for each in labels if not str(each).startswith(_OWN_LABELS)]
-    if kept:
-        raise config_error(f"metadata is not kept: {', '.join(sorted(map(str, kept)))[:100]}")
+
+
+def _description(body: dict[str, Any]) -> str:
+    found = body.get("description") or ""
+    if not isinstance(found, str):
+        raise invalid_json_error("description must be a text")
+    return _checked("description", found)
+
+
+def _labels(body: dict[str, Any]) -> str:
+    found = body.get("metadata") or {}
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise invalid_json_error("metadata must be an object of texts")
+    kept = {name: found[name] for name in sorted(found) if not name.startswith(_OWN_LABELS)}
+    return _checked("labels", json.dumps(kept, ensure_ascii=False)) if kept else ""
+
+
+def _checked(field: str, text: str) -> str:
+    try:
+        BY_FIELD[field].check_text(text)
+    except UnicodeEncodeError:
+        raise invalid_json_error(f"{field} is no text") from None
+    except ValueError as error:
+        raise config_error(str(error).replace("labels", "metadata")) from None
+    return text
 
 
 def _subject(body: dict[str, Any], api_name: str) -> str:
@@ -180,15 +203,3 @@ def _duration(body: dict[str, Any], field: str) -> int:
     if 0 < found < _DURATION_NS_MIN:
         raise config_error(f"{label} needs to be >= 100ms")
     return found
-
-
-def _limit(body: dict[str, Any], field: str) -> int:
-    """A limit as we have it: 0 is none, as -1 there."""
-    return _number(body, field)
-
-
-def _flag(body: dict[str, Any], field: str) -> bool:
-    found = body.get(field)
-    if found is not None and not isinstance(found, bool):
-        raise invalid_json_error(f"{field} must be true or false")
-    return bool(found)

@@ -17,6 +17,7 @@ from jetstream_protocol.errors import JetstreamError, UnavailableError, from_pro
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId, WallUs
+from jetstream_server.consumers.manager import Consumers
 from jetstream_server.jetstream_api.answers import StreamState
 from jetstream_server.log.subject_index import Last
 from jetstream_server.metadata.state.registry import Registry
@@ -57,6 +58,7 @@ class StreamReads:
         peers: Peers,
         node_id: int,
         identity: Identity,
+        consumers: Consumers,
     ) -> None:
         self._registry = registry
         self._replicas = replicas
@@ -64,12 +66,13 @@ class StreamReads:
         self._peers = peers
         self._node_id = NodeId(node_id)
         self._identity = identity
+        self._consumers = consumers
         self._sorting = asyncio.Lock()
         """Subjects are sorted for one request at a time: there may be millions."""
 
     async def state(self, stream: StreamMetadata) -> StreamState:
         """What the leader knows of the stream. Raises JetstreamError."""
-        described = await self._ask(stream, _describe_here, self._peers.describe_stream)
+        described = await self._ask(stream, self._describe_here, self._peers.describe_stream)
         if described.end_unknown:
             raise UnavailableError(f"the leader of {stream.full_name} does not know its end yet")
         start, end = described.log_start_offset, described.high_watermark
@@ -82,7 +85,11 @@ class StreamReads:
             first_us=first_us,
             last_us=WallUs(last_us) if last_us else None,
             subjects=described.subjects if described.HasField("subjects") else None,
+            consumers=described.consumers,
         )
+
+    async def _describe_here(self, replica: Replica) -> pb.StreamDescription:
+        return description_of(replica, self._consumers)
 
     async def _first_us(self, stream: StreamMetadata, start: int) -> WallUs | None:
         """When the first record was appended; None: nobody knows at present, for example because it
@@ -161,7 +168,8 @@ class StreamReads:
                 return await subjects_of(replica, request)
 
         async def there(node_id: NodeId, _: StreamId) -> pb.ListSubjectsResponse:
-            return await self._peers.list_subjects(node_id, request)
+            found: pb.ListSubjectsResponse = await self._peers.ask(node_id, request)
+            return found
 
         return await self._ask(stream, here, there)
 
@@ -191,7 +199,8 @@ class StreamReads:
             return (await answer(self._fetches, replica, found, position)).response
 
         async def fetch_there(node_id: NodeId, _: StreamId) -> pb.FetchResponse:
-            return await self._peers.fetch(node_id, request)
+            found: pb.FetchResponse = await self._peers.ask(node_id, request)
+            return found
 
         return await self._ask(stream, fetch_here, fetch_there)
 
@@ -213,7 +222,7 @@ class StreamReads:
             node_id: NodeId, _: StreamId
         ) -> list[pb.ListOffsetsResponse.Result]:
             request = pb.ListOffsetsRequest(queries=queries)
-            results = list((await self._peers.list_offsets(node_id, request)).results)
+            results = list((await self._peers.ask(node_id, request)).results)
             for each in results:
                 if each.HasField("error"):
                     raise from_proto(each.error)
@@ -252,10 +261,6 @@ async def until_settled(attempt: Callable[[], Awaitable[_Found]], attempts: int)
                 raise
             await asyncio.sleep(_PAUSE_SECONDS)
     raise AssertionError("the last attempt returns or raises")
-
-
-async def _describe_here(replica: Replica) -> pb.StreamDescription:
-    return description_of(replica)
 
 
 def _offsets_of(found: Sequence[Iterator[tuple[bytes, Last]]]) -> list[int]:

@@ -27,6 +27,8 @@ from obstore.store import S3Store
 from jetstream_protocol.buckets import bucket_and_prefix, secrets_of, shown
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_server.lake.stores import (
+    LISTED_MAX,
+    WHOLE_BYTES_MAX,
     Listed,
     StoreAwayError,
     StoreError,
@@ -35,6 +37,7 @@ from jetstream_server.lake.stores import (
     StoreMissingError,
     StoreOptions,
     StoreRefusedError,
+    too_long_error,
 )
 
 Result = TypeVar("Result")
@@ -154,19 +157,26 @@ class BucketStore:
 
     def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
         """An object, or a part of it. Raises CorruptBatchError for one that ends early."""
-        path = self._prefix + name
-        if length < 0:
-            whole = self._ask(f"reading {name}", lambda: obstore.get(self._store, path).bytes())
-            return bytes(whole)[position:]
         if not length:
             return b""
-        store = self._store_for(length)
-        data = bytes(
-            self._ask(
-                f"reading {name}",
-                lambda: obstore.get_range(store, path, start=position, length=length),
-            )
-        )
+        wanted = WHOLE_BYTES_MAX if length < 0 else length
+        options = {} if length < 0 else {"range": (position, position + length)}
+        store, path = self._store_for(max(length, 0)), self._prefix + name
+
+        def received() -> list[Any]:
+            parts, size = [], 0
+            for part in obstore.get(store, path, options=options).stream(min_chunk_size=1024**2):
+                parts.append(part)
+                size += len(part)
+                if size > wanted:
+                    return parts
+            return parts
+
+        data = b"".join(self._ask(f"reading {name}", received))
+        if len(data) > wanted:
+            raise too_long_error(name)
+        if length < 0:
+            return data[position:]
         if len(data) != length:
             raise CorruptBatchError("the object ends early", name, position + len(data))
         return data
@@ -174,14 +184,16 @@ class BucketStore:
     def list(self, prefix: str) -> Iterator[Listed]:
         """The objects whose names begin with `prefix`, which ends at a slash."""
         pages = iter(obstore.list(self._store, prefix=self._prefix + prefix))
+        count = 0
         while True:
             page = self._ask(f"listing {prefix}", lambda: next(pages, None))
             if page is None:
                 return
+            count += len(page)
+            if count > LISTED_MAX:
+                raise StoreError(f"there are more than {LISTED_MAX} objects below {prefix}")
             for each in page:
-                moment = each["last_modified"].timestamp()
-                name = each["path"][len(self._prefix) :]
-                yield Listed(name, each["size"], round(moment * 1_000_000))
+                yield Listed(each["path"][len(self._prefix) :], each["size"])
 
     def folders(self, prefix: str) -> Iterator[str]:
         """The names of the folders in a folder, whose name ends at a slash."""
@@ -191,12 +203,14 @@ class BucketStore:
         )
         yield from (each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
 
-    def delete(self, name: str) -> None:
-        """Delete an object, if there is one."""
+    def delete(self, *names: str) -> None:
+        """Delete objects, those that are there. A thousand take one request."""
+        paths = [self._prefix + name for name in names]
         try:
-            self._ask(f"deleting {name}", lambda: obstore.delete(self._store, self._prefix + name))
-        except StoreMissingError:
-            pass  # Not every store says so.
+            self._ask(f"deleting {names[0]}", lambda: obstore.delete(self._store, paths))
+        except StoreMissingError:  # Not every store says so.
+            for name in names if len(names) > 1 else ():
+                self.delete(name)
 
     def _store_for(self, length: int) -> Any:
         """The store that waits long enough for so many bytes. One that was made for a request has

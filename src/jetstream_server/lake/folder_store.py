@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
-from jetstream_server.lake.stores import Listed
+from jetstream_server.lake.stores import WHOLE_BYTES_MAX, Listed, too_long_error
 
 _UNFINISHED = ".unfinished"
 
@@ -31,7 +32,8 @@ class FolderStore:
         """
         path = self.root / name
         self._make_folder(path.parent)
-        unfinished = path.with_name(f".{path.name}{_UNFINISHED}")
+        # Another node may put an object of this name at this moment.
+        unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
         try:
             with open(unfinished, "wb") as file:
                 file.write(data)
@@ -47,7 +49,9 @@ class FolderStore:
         path = self.root / name
         with open(path, "rb") as file:
             file.seek(position)
-            data = file.read(length)
+            data = file.read(length if length >= 0 else WHOLE_BYTES_MAX + 1)
+        if length < 0 and len(data) > WHOLE_BYTES_MAX:
+            raise too_long_error(name)
         if 0 <= length != len(data):
             raise CorruptBatchError("the object ends early", str(path), position + len(data))
         return data
@@ -63,7 +67,7 @@ class FolderStore:
                 except FileNotFoundError:
                     continue  # A put has ended meanwhile.
                 name = os.path.relpath(path, self.root)
-                yield Listed(name, found.st_size, found.st_mtime_ns // 1000)
+                yield Listed(name, found.st_size)
 
     def folders(self, prefix: str) -> Iterator[str]:
         """The names of the folders in a folder, whose name ends at a slash."""
@@ -72,8 +76,12 @@ class FolderStore:
         except FileNotFoundError:
             return
 
-    def delete(self, name: str) -> None:
-        """Delete an object, if there is one, and folders that are empty then."""
+    def delete(self, *names: str) -> None:
+        """Delete objects, those that are there, and folders that are empty then."""
+        for name in names:
+            self._delete(name)
+
+    def _delete(self, name: str) -> None:
         path = self.root / name
         path.unlink(missing_ok=True)
         # A put may have made one of them just now. It fails, and is tried again.

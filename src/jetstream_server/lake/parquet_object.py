@@ -58,6 +58,8 @@ BATCHES_MAX: Final = 65_536
 """In an object: their headers, in the footer, then take a megabyte at most."""
 FOOTER_BYTES_MAX: Final = 16 * 1024 * 1024
 """About 65,536 groups of one batch each. A longer footer is not read."""
+STORED_BYTES_MAX: Final = 1024**3
+"""Of a row group in the store: its batches, and columns of the schema."""
 CHUNKS_MAX: Final = 50_000
 """Columns times row groups. Of each the footer has some 150 bytes."""
 VERSION: Final = 1
@@ -539,7 +541,7 @@ def _check_place(
         or (raw_length > GROUP_BYTES_MAX and len(headers) > 1)
         or sum(each.record_count for each in headers) != place.rows
         or place.position != position
-        or not 0 <= place.length <= data_end - position
+        or not 0 <= place.length <= min(data_end - position, STORED_BYTES_MAX)
     ):
         raise CorruptBatchError("a row group of the object is not as its batches say")
 
@@ -569,7 +571,13 @@ def decode_group(footer: Footer, group: int, data: bytes) -> bytes:
     built: list[bytes] = []
     row = 0
     for header, raw in zip(footer.headers[group], footer.raw_headers[group], strict=True):
-        body = _body(header, rows, row)
+        try:
+            body = _body(header, rows, row)
+        except (pa.ArrowException, ValueError, IndexError) as error:  # Offsets too far apart.
+            raise CorruptBatchError(
+                f"the batch at offset {header.base_offset} cannot be made: {error}",
+                position=place.position,
+            ) from error
         if len(body) != header.body_length or crc32c(body) != header.body_crc:
             raise CorruptBatchError(
                 f"the batch at offset {header.base_offset} fails its CRC", position=place.position

@@ -1,9 +1,8 @@
 """Reads records from the lake, and keeps what was read in files, from which readers are sent it.
 
-Threads of its own read the store, one flight for each group of batches, whoever waits for it. The
-event loop only looks at what is there. Every group is checked before it is served: both checksums
-of each batch, and its offsets (objects.py, which needs the packages of the extra `lake`: so only
-these threads import it).
+Threads of its own wait for the lake, one flight for each group of batches, whoever waits for it.
+The event loop only looks at what is there. Every group was checked before it is served: both
+checksums of each batch, and its offsets (object_finder.py).
 """
 
 from __future__ import annotations
@@ -19,20 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
-from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import CorruptBatchError, JetstreamError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.lake.stores import StoppableStore, Store
+from jetstream_server.lake.access import Group, Lake
 from jetstream_server.log.segment import LogSlice
-
-if TYPE_CHECKING:
-    from jetstream_server.lake.objects import Group, LakeObjects
 
 THREADS = 2
 FULL_DISK_BYTES = 32 * 1024 * 1024
@@ -71,7 +66,7 @@ class LakeReader:
 
     def __init__(
         self,
-        store: Store,
+        lake: Lake,
         folder: str,
         cache_bytes: int,
         monotonic_clock: MonotonicClock,
@@ -79,8 +74,7 @@ class LakeReader:
     ) -> None:
         """folder: for files that this reader makes; what is in it is removed. spare_bytes: free on
         the disk beyond its reserve; may be negative."""
-        self._store = store = StoppableStore(store)
-        self._url = store.url
+        self._lake = lake
         self._folder = folder
         self._cache_bytes = cache_bytes
         self._spare_bytes = spare_bytes
@@ -93,45 +87,57 @@ class LakeReader:
         self._reading: dict[_Key, asyncio.Future[None]] = {}
         self._tasks: dict[asyncio.Task[JetstreamError | None], None] = {}
         self._pool = ThreadPoolExecutor(THREADS, "jetstream-lake")
-        self._objects = self._pool.submit(_objects_of, store)
         self.kept_bytes = 0
         self.reads = 0
         self.failures = 0
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder, mode=0o700)
 
+    def begin(self) -> None:
+        """Get ready for readers."""
+        self._lake.begin()
+
     async def close(self) -> None:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._store.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._lake.stop)
+        await loop.run_in_executor(None, self._pool.shutdown)
 
     def url_of(self, location: str) -> str:
         """Under which engines find it."""
-        return f"{self._url}/{location}"
+        return f"{self._lake.url}/{location}"
 
     async def metadata(self, location: str) -> bytes:
         """The metadata of a table, as the store has it. Raises OSError, and UnavailableError if it
         is damaged: engines would be sent what they cannot read."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._metadata, location)
+        return await self._in_thread(self._lake.metadata, location)
 
     async def offset_at(self, location: str, timestamp_us: int) -> int | None:
         """The first offset of what was appended at that time or after it; None: the table has only
         older records. Raises UnavailableError."""
-        return await self._searched(lambda objects: objects.offset_at(location, timestamp_us))
+        return await self._searched(self._lake.offset_at, location, timestamp_us)
 
     async def appended_at(self, location: str, offset: int) -> int:
         """When the batch that holds `offset` was appended. Raises UnavailableError."""
-        return await self._searched(lambda objects: objects.appended_at(location, offset))
+        return await self._searched(self._lake.appended_at, location, offset)
 
-    async def _searched(self, search: Callable[[LakeObjects], Found]) -> Found:
-        loop = asyncio.get_running_loop()
+    async def _searched(self, search: Callable[..., Found], *given: Any) -> Found:
         try:
-            return await loop.run_in_executor(self._pool, self._search, search)
+            return await self._in_thread(search, *given)
+        except CorruptBatchError as error:
+            raise UnavailableError(f"the lake cannot be searched: {error}") from error
         except OSError as error:
             raise UnavailableError(f"the lake cannot be read: {error}; try again") from error
+
+    async def _in_thread(self, function: Callable[..., Found], *given: Any) -> Found:
+        """Raises OSError, JetstreamError."""
+        self._lake.begin()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *given)
+        except ValueError as error:
+            raise UnavailableError(f"the lake is damaged: {error}") from error
 
     def find(self, stream_id: int, offset: int, bytes_max: int) -> LogSlice | None:
         """Whole batches from the one that holds `offset` on; None: they are not here yet: `load`
@@ -181,6 +187,13 @@ class LakeReader:
         if kept is not None:
             self._remove((stream_id, kept.base))
 
+    def drop(self, stream_id: int, before: int = sys.maxsize) -> None:
+        """Remove what is kept of the records before an offset, as far as whole groups go: they were
+        purged, and nobody is to find them here. Who was just to be sent them gets an error."""
+        for base in tuple(self._bases.get(stream_id, ())):
+            if self._kept[stream_id, base].end <= before:
+                self._remove((stream_id, base))
+
     def load(self, stream_id: int, location: str, offset: int, done: Done) -> None:
         """Read the group that holds `offset`. location: of the table's metadata."""
         self._begin((stream_id, location, offset, False), done)
@@ -222,8 +235,7 @@ class LakeReader:
             done(error)
 
     async def _load(self, stream_id: int, location: str, offset: int, is_epoch: bool) -> None:
-        loop = asyncio.get_running_loop()
-        group = await loop.run_in_executor(self._pool, self._find, location, offset)
+        group = await self._in_thread(self._find, location, offset)
         if is_epoch:
             epoch = group.epochs[bisect_right(group.offsets, offset) - 1]
             self._epochs[stream_id, offset] = epoch
@@ -241,9 +253,10 @@ class LakeReader:
         self._make_room(group.length)
         # Others that are read meanwhile find their room without it.
         self.kept_bytes += group.length
+        loop = asyncio.get_running_loop()
         ended = self._reading[key] = loop.create_future()
         try:
-            kept = await loop.run_in_executor(self._pool, self._read, stream_id, group)
+            kept = await self._in_thread(self._read, stream_id, group)
         except BaseException:
             self.kept_bytes -= group.length
             raise
@@ -285,45 +298,27 @@ class LakeReader:
 
     # In the threads.
 
-    def _metadata(self, location: str) -> bytes:
-        data = self._store.get(location)
-        try:
-            is_table = "table-uuid" in bounded_json.loads(data)
-        except (ValueError, TypeError):
-            is_table = False
-        if not is_table:
-            raise UnavailableError(f"the lake is damaged: {location} is not a table's metadata")
-        return data
-
     def _find(self, location: str, offset: int) -> Group:
         try:
-            return self._objects.result().group(location, offset)
+            return self._lake.group(location, offset)
         except CorruptBatchError as error:
             raise UnavailableError(f"the lake is damaged at offset {offset}: {error}") from error
 
-    def _search(self, search: Callable[[LakeObjects], Found]) -> Found:
-        try:
-            return search(self._objects.result())
-        except CorruptBatchError as error:
-            raise UnavailableError(f"the lake cannot be searched: {error}") from error
-
     def _read(self, stream_id: int, group: Group) -> _Kept:
-        try:
-            data = self._objects.result().read(group)
-        except CorruptBatchError as error:
-            raise UnavailableError(
-                f"the lake's object {group.name} is damaged at offset {group.base}: {error}"
-            ) from error
         path = os.path.join(self._folder, f"{stream_id}-{group.base}.batches")
         os.makedirs(self._folder, mode=0o700, exist_ok=True)  # Somebody may have removed it.
         try:
-            with open(path, "wb") as file:
-                file.write(data)
-        except OSError:
+            length = self._lake.read_into(group.name, group.at, path)
+        except CorruptBatchError as error:
+            Path(path).unlink(missing_ok=True)
+            raise UnavailableError(
+                f"the lake's object {group.name} is damaged at offset {group.base}: {error}"
+            ) from error
+        except (OSError, JetstreamError):
             Path(path).unlink(missing_ok=True)
             raise
         return _Kept(
-            path, group.base, group.end, group.offsets, group.positions, group.epochs, len(data),
+            path, group.base, group.end, group.offsets, group.positions, group.epochs, length,
             self._clock(),
         )  # fmt: skip
 
@@ -333,9 +328,3 @@ def _is_whole(kept: _Kept) -> bool:
         return os.stat(kept.path).st_size == kept.length
     except OSError:
         return False
-
-
-def _objects_of(store: Store) -> LakeObjects:
-    from jetstream_server.lake.objects import LakeObjects
-
-    return LakeObjects(store)

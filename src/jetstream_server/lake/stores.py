@@ -18,6 +18,12 @@ Result = TypeVar("Result")
 _WITH_DIGITS: Final = re.compile(r"\S*\d\S*")
 
 
+WHOLE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of an object that is read whole. Those of tables have a tenth of it at most."""
+LISTED_MAX: Final = 5_000_000
+"""Objects in a listing. A folder gets a million in a year of 10 MB/s."""
+
+
 class StoreError(OSError):
     """The store did not do what it was asked for."""
 
@@ -42,6 +48,12 @@ class StoreMissingError(StoreError, FileNotFoundError):
     """There is no object of that name."""
 
 
+def too_long_error(name: str) -> StoreError:
+    return StoreError(
+        f"{name} has more than {WHOLE_BYTES_MAX} bytes: it is none of this lake's tables"
+    )
+
+
 def is_alike(before: str | None, reason: str) -> bool:
     """Whether there was a reason before, and this one differs only in words with digits: which
     object it was, by its random name, and how long the request took."""
@@ -49,17 +61,20 @@ def is_alike(before: str | None, reason: str) -> bool:
 
 
 class Listed(NamedTuple):
-    """An object in a listing. changed_us: when it was written, by the store's clock."""
+    """An object in a listing."""
 
     name: str
     length: int
-    changed_us: int
 
 
 class Store(Protocol):
     """A store of objects, each written once. Methods block, and raise OSError.
 
-    url: of the store, for engines: an object's is this, a slash and its name.
+    url: of the store, for engines: an object's is this, a slash and its name. delete: takes a
+    thousand names at once; a million objects one by one would take a day.
+
+    **safety** What the store says of lengths is not believed: `get` takes what was asked for, or
+    WHOLE_BYTES_MAX, and `list` LISTED_MAX; beyond it they raise StoreError.
     """
 
     url: str
@@ -72,7 +87,7 @@ class Store(Protocol):
 
     def folders(self, prefix: str) -> Iterable[str]: ...
 
-    def delete(self, name: str) -> None: ...
+    def delete(self, *names: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +160,8 @@ class LazyStore:
     def folders(self, prefix: str) -> Iterable[str]:
         return self._ask(lambda store: tuple(store.folders(prefix)))
 
-    def delete(self, name: str) -> None:
-        self._ask(lambda store: store.delete(name))
+    def delete(self, *names: str) -> None:
+        self._ask(lambda store: store.delete(*names))
 
     def _opened(self) -> Store:
         store = self._store
@@ -189,8 +204,8 @@ class StoppableStore:
     def folders(self, prefix: str) -> Iterable[str]:
         return self._running().folders(prefix)
 
-    def delete(self, name: str) -> None:
-        self._running().delete(name)
+    def delete(self, *names: str) -> None:
+        self._running().delete(*names)
 
     def _running(self) -> Store:
         if self._is_stopped:

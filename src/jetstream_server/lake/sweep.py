@@ -14,11 +14,14 @@ not: whoever reads the pointer does not know better.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
 
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake.stores import Store
 from jetstream_server.lake.table import ADOPTED, COMMITTED, StreamTable
+
+DELETED_AT_ONCE: Final = 1000
 
 
 class Sweeper:
@@ -65,9 +68,10 @@ class Sweeper:
         gone = sorted(
             name for name, since in self.unreached.items() if now_us - since >= self._grace_us
         )
-        for name in () if dry_run else gone:
-            self._store.delete(name)
-            del self.unreached[name]
+        for some in () if dry_run else _some_at_a_time(gone):
+            self._store.delete(*some)
+            for name in some:
+                del self.unreached[name]
         return gone
 
     def waits_us(self, now_us: MonotonicUs) -> dict[str, int]:
@@ -127,10 +131,14 @@ class FolderSweeper:
             names = [listed.name for listed in self._store.list(f"{folder}/")]
             if _has(names, adopted):
                 return False
-            for name in names:
-                if name.startswith(going):
-                    self._store.delete(name)
+            for some in _some_at_a_time([name for name in names if name.startswith(going)]):
+                self._store.delete(*some)
         return True
+
+
+def _some_at_a_time(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(names), DELETED_AT_ONCE):
+        yield names[at : at + DELETED_AT_ONCE]
 
 
 def _has(names: Iterable[str], prefix: str) -> bool:

@@ -13,6 +13,7 @@ import io
 import struct
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -306,7 +307,18 @@ class StreamTable:
         ends = [each.end for each in objects]
         if ends[-1] != end or [each.begin for each in objects[1:]] != ends[:-1]:
             raise ValueError(f"the objects of {location} do not follow one another")
-        self._note_needed(location)
+        note = self._note_needed(location)
+        try:
+            return self._taken_over(table, location, max(start, objects[0].begin), end, last_epoch)
+        except Exception:
+            with suppress(OSError):  # Or nothing of that folder would be swept any more.
+                self.store.delete(note)
+            raise
+
+    def _taken_over(
+        self, table: Table, location: str, start: int, end: int, last_epoch: int
+    ) -> Adopted:
+        self._check_is_there(location)
         metadata = table.metadata.model_copy(
             update={
                 "location": self.url_of(self.folder),
@@ -315,22 +327,24 @@ class StreamTable:
         )
         name = f"{self.folder}/metadata/{end:020}-{uuid.uuid4().hex}.metadata.json"
         ToOutputFile.table_metadata(metadata, _Files(self).new_output(self.url_of(name)))
-        return Adopted(name, max(start, objects[0].begin), end, last_epoch)
+        return Adopted(name, start, end, last_epoch)
 
-    def _note_needed(self, location: str) -> None:
-        """Note that the folder of the table at `location` is needed. Raises ValueError if it is
-        being deleted.
+    def _note_needed(self, location: str) -> str:
+        """Note that the folder of the table at `location` is needed, and return the note's name."""
+        note = f"{_folder_in(location)}/{ADOPTED}/{uuid.uuid4().hex}"
+        self.store.put(note, self.folder.encode())
+        return note
+
+    def _check_is_there(self, location: str) -> None:
+        """Raise ValueError if the folder of the table at `location` is being deleted.
 
         **safety** Whoever deletes a folder first removes what says that a version was committed,
         and then looks for notes (`FolderSweeper`). So one of the two notices the other.
         """
-        folder = location.partition("/metadata/")[0]
-        note = f"{folder}/{ADOPTED}/{uuid.uuid4().hex}"
-        self.store.put(note, self.folder.encode())
+        folder = _folder_in(location)
         there = StreamTable(self.store, self.url, folder, {})
         listed = {each.name for each in self.store.list(f"{folder}/")}
         if not there.marked(listed) or not self._is_whole(location, folder, listed):
-            self.store.delete(note)
             raise ValueError(f"{folder} is being deleted: its stream was deleted")
 
     def _is_whole(self, location: str, folder: str, listed: set[str]) -> bool:
@@ -339,7 +353,8 @@ class StreamTable:
     def _found(self, name: str) -> str:
         if name.endswith(".metadata.json"):
             return name
-        listed = {each.name for each in self.store.list(f"{name}/")}
+        parts = (f"{name}/{COMMITTED}/", f"{name}/metadata/")  # And not a million objects.
+        listed = {each.name for part in parts for each in self.store.list(part)}
         there = StreamTable(self.store, self.url, name, {})
         versions = there.marked(listed)
         if not versions:
@@ -402,6 +417,11 @@ class StreamTable:
             equality_ids=None,
             key_metadata=None,
         )
+
+
+def _folder_in(location: str) -> str:
+    """The folder of the stream whose table is there."""
+    return location.partition("/metadata/")[0]
 
 
 def _end_in(location: str) -> int:

@@ -27,6 +27,7 @@ from jetstream_protocol.batch import HEADER_BYTES, Batch, decode_header, iterate
 from jetstream_protocol.errors import CorruptBatchError, JetstreamError
 from jetstream_protocol.schema import parse
 from jetstream_protocol.typed_values import why_unread
+from jetstream_server.child import die_with, limit_memory, throttle
 from jetstream_server.lake.parquet_object import (
     BATCHES_MAX,
     Encoded,
@@ -45,11 +46,12 @@ from jetstream_server.lake.stores import (
 from jetstream_server.lake.table import DAY_US, StoredObject, StreamTable
 from jetstream_server.lake.tasks import AdoptTask, MarkTask, Task, TrimTask
 from jetstream_server.lake.typed_columns import TypedColumns
-from jetstream_server.log.compaction.worker import die_with, throttle
 
 _NICENESS = 19
 _BUFFER_BYTES = 1024 * 1024
-
+_MEMORY_BYTES = 3 * 1024**3
+"""Beside the object, which there may be four times at once: columns of a row group have up to
+GROUP_BYTES_MAX, and are encoded."""
 
 Pause = Callable[[int], None]
 
@@ -207,8 +209,8 @@ class _Checked:
     def folders(self, prefix: str) -> Iterable[str]:
         return self._store.folders(prefix)
 
-    def delete(self, name: str) -> None:
-        self._store.delete(name)
+    def delete(self, *names: str) -> None:
+        self._store.delete(*names)
 
 
 def answer_to(line: str) -> dict[str, Any]:
@@ -226,11 +228,14 @@ def answer_to(line: str) -> dict[str, Any]:
             mark_task = MarkTask(**given)
             return mark(mark_task, open_store(mark_task.store))
         task = Task(**given)
+        limit_memory(_MEMORY_BYTES + 4 * task.length)
         return copy(task, open_store(task.store), throttle(task.bytes_per_second))
     except StoreAwayError as error:
         return {"error": str(error), "is_away": True}
     except (OSError, JetstreamError) as error:
         return {"error": str(error)}
+    except MemoryError:
+        return {"error": "it took more memory than a copy may: what the store sends is too large"}
     except Exception as error:  # noqa: BLE001  the uploader is told, and a damaged table raises any
         return {"error": str(error) if type(error) is ValueError else repr(error)}
 
@@ -245,6 +250,7 @@ def main() -> int:
         if is_first:
             die_with(bounded_json.loads(line)["parent"])
             os.nice(_NICENESS)
+            limit_memory(_MEMORY_BYTES)
             is_first = False
         answers.write(json.dumps(answer_to(line)) + "\n")
         answers.flush()

@@ -4,14 +4,15 @@ Offsets: `log_start_offset <= flushed_offset <= log_end_offset`; the log holds t
 [log_start_offset, log_end_offset), and those below `flushed_offset` survive a power failure.
 Epochs never fall from batch to batch, and append timestamps never go back.
 
-Threads. The loop thread owns the log: append, roll, truncate, close. `flush` runs on the flusher
+Threads. The loop thread owns the log: append, seal, truncate, close. `flush` runs on the flusher
 thread meanwhile; `read` and `pread` may run anywhere. Operations that move or remove files take the
 mutex. `flush` holds it while it runs; an append never waits for it.
 
 Failures. `health` says what they mean. The bytes of a failed append are cut off, so that later
 appends succeed once there is space.
 
-Not here: high watermark and acknowledgements (replication), and when to flush, roll by time or
+A segment is sealed when the next batch does not belong into it (`_is_full`). Not here: high
+watermark and acknowledgements (replication), and when to flush, to seal without an append, or to
 delete (their drivers).
 """
 
@@ -309,7 +310,7 @@ class CommitLog:
         first batch nothing else on disk says so (`led_epoch`)."""
         self._begun = LedEpoch(leader_epoch, self.log_end_offset)
 
-    def roll(self) -> None:
+    def seal(self) -> None:
         """Seal the last segment, unless it is empty, and begin a new one."""
         self.health.require_online()
         last = self._storage.segments.last
@@ -349,7 +350,7 @@ class CommitLog:
         first = segment.first_timestamp()
         return None if first is None else WallUs(first + self._config.segment_age_us)
 
-    def roll_due_us(self) -> WallUs | None:
+    def seal_due_us(self) -> WallUs | None:
         """When the last segment must be sealed by age even if nothing is appended; None: never,
         because it is empty or age does not matter. May read an index. For any thread."""
         last = self._storage.segments.last

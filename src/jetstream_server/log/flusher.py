@@ -41,7 +41,6 @@ class Flusher:
         self,
         call_soon_threadsafe: CallSoonThreadsafe,
         *,
-        name: str = "jetstream-flusher",
         threads: int = THREADS,
         clock: MonotonicClock = monotonic_clock,
         timed: Callable[[float], object] | None = None,
@@ -56,7 +55,7 @@ class Flusher:
         self._busy: set[CommitLog] = set()
         self._is_closing = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
+            threading.Thread(target=self._run, name=f"jetstream-flusher-{number}", daemon=True)
             for number in range(threads)
         ]
         for thread in self._threads:

@@ -16,6 +16,8 @@ from jetstream_server.net.tls_socket import StreamSocket, TlsSocket
 READ_BYTES = 64 * 1024
 WRITE_BYTES = 256 * 1024
 """Bytes given to the socket at a time."""
+CHUNKS_MAX = 4
+"""Reads in a row without a turn for others."""
 
 
 class ByteStream:
@@ -32,6 +34,8 @@ class ByteStream:
         self._unsent = bytearray()
         self._failure: Exception | None = None
         self._reading: asyncio.Future[None] | None = None
+        self._is_watched = self._is_writing = False
+        self._chunks = 0
         self._sending: asyncio.Future[None] | None = None
 
     @property
@@ -83,18 +87,30 @@ class ByteStream:
             raise EOFError("the other end hung up")
         self._received += chunk
         self.bytes_received += len(chunk)
-        await asyncio.sleep(0)
+        self._chunks += 1
+        if self._chunks >= CHUNKS_MAX:
+            self._chunks = 0
+            await asyncio.sleep(0)
 
     async def _readable(self) -> None:
-        fd = self._sock.fileno()
+        """Wait for bytes. The socket stays watched meanwhile and afterwards, until bytes come that
+        no task waits for."""
+        self._chunks = 0
         self._reading = ready = self._loop.create_future()
-        self._loop.add_reader(fd, _wake, ready)
+        if not self._is_watched:
+            self._is_watched = True
+            self._loop.add_reader(self._sock.fileno(), self._bytes_came)
         try:
             await ready
         finally:
             self._reading = None
-            if self._failure is None:
-                self._loop.remove_reader(fd)
+
+    def _bytes_came(self) -> None:
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+        else:
+            self._is_watched = False
+            self._loop.remove_reader(self._sock.fileno())
 
     def write(self, data: bytes) -> None:
         """Send the data, after all before it. It is dropped if the stream has ended."""
@@ -121,12 +137,15 @@ class ByteStream:
                     sent = self._sock.send(piece)
                 del self._unsent[:sent]
         except BlockingIOError:
+            self._is_writing = True
             self._loop.add_writer(fd, self._flush)
             return
         except OSError as error:
             self._fail(error)
             return
-        self._loop.remove_writer(fd)
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(fd)
         if self._sending is not None:
             _wake(self._sending)
 

@@ -7,7 +7,9 @@ Bounds. At most READ_BYTES are held beyond the current frame. While no task take
 read. A frame must be complete within STALL_SECONDS of its beginning. A frame whose tail is received
 in place has that time for each piece, or for the bytes that `budgeted` asks for. Such a tail of a
 client is read once there is room for it in the node's budget. Reading holds the loop for TURN_BYTES
-or about TURN_SECONDS at a time: 64 KiB may name thousands of streams.
+or about TURN_SECONDS at a time: 64 KiB may name thousands of streams. **safety** All readers of a
+loop share a longer time, and beyond it each has LEAST_SECONDS: a thousand connections of one client
+must not keep the loop from everybody else for a thousand turns.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from weakref import WeakKeyDictionary, ref
 
 from jetstream_protocol.frame_decoder import Frame, FrameDecoder
 from jetstream_protocol.frames import Kind
@@ -26,6 +29,8 @@ TURN_BYTES = 1024 * 1024
 """Bytes read before other connections get a turn."""
 TURN_SECONDS = 0.02
 """Time spent on frames before other connections get a turn. A single frame may exceed it."""
+SHARED_SECONDS, LEAST_SECONDS = 0.1, 0.0005
+"""For all connections in one iteration of the loop; and what each has all the same."""
 LOOK_SECONDS = 0.1
 """How long after a read that took everything the socket is read once more, to see whether its bytes
 were followed by a reset."""
@@ -35,6 +40,40 @@ STALL_BYTES = 1024 * 1024
 
 FrameHandler = Callable[[Frame], object]
 """Takes a frame. True: it wants no more."""
+
+
+class _Iteration:
+    """Of one loop: when the time of its readers is over."""
+
+    __slots__ = ("__weakref__", "_ends", "_is_open", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._is_open = False
+        self._ends = 0.0
+
+    def turn_ends(self) -> float:
+        """When a turn that begins now ends."""
+        now = time.monotonic()
+        loop = self._loop()
+        if not self._is_open and loop is not None:
+            self._is_open = True
+            self._ends = now + SHARED_SECONDS
+            loop.call_soon(self._over)
+        return min(now + TURN_SECONDS, max(self._ends, now + LEAST_SECONDS))
+
+    def _over(self) -> None:
+        self._is_open = False
+
+
+_iterations: WeakKeyDictionary[asyncio.AbstractEventLoop, _Iteration] = WeakKeyDictionary()
+
+
+def _iteration_of(loop: asyncio.AbstractEventLoop) -> _Iteration:
+    found = _iterations.get(loop)
+    if found is None:
+        found = _iterations[loop] = _Iteration(loop)
+    return found
 
 
 class FrameReader:
@@ -51,6 +90,7 @@ class FrameReader:
         self._is_plain = not isinstance(sock, TlsSocket)
         self._decoder = FrameDecoder(frame_bytes_max)
         self._loop = asyncio.get_running_loop()
+        self._iteration = _iteration_of(self._loop)
         self._handler: FrameHandler | None = None
         self._paused = False
         self._registered = False
@@ -82,7 +122,7 @@ class FrameReader:
         frames are an error, and so is what the handler raises."""
         self._decoder.wanted, self._handler = kinds, handler
         try:
-            if not self._hand_out(handler, time.monotonic() + TURN_SECONDS):
+            if not self._hand_out(handler, self._iteration.turn_ends()):
                 self._go_on_soon()
             while self._handler is not None:
                 await self._wait()
@@ -142,7 +182,7 @@ class FrameReader:
     def _take_in(self) -> None:
         """Read what is there. A short read has emptied the socket: no second one is made only to
         find nothing."""
-        decoder, ends = self._decoder, time.monotonic() + TURN_SECONDS
+        decoder, ends = self._decoder, self._iteration.turn_ends()
         handler = None if decoder.is_empty else self._handler
         if handler is not None and not self._hand_out(handler, ends):
             self._go_on_soon()

@@ -62,7 +62,8 @@ async def dial(address: tuple[str, int], certificates: Certificates | None = Non
 
 
 class FrameSocket:
-    """A FrameConnection; see the module. Owns the socket: `close` it."""
+    """A FrameConnection, which says what its methods do; see the module. Owns the socket: `close`
+    it."""
 
     def __init__(
         self,
@@ -97,12 +98,10 @@ class FrameSocket:
 
     @property
     def peer(self) -> str:
-        """The other end's host; "" when it has gone."""
         return peer_of(self._sock)
 
     @property
     def peer_has_left(self) -> bool:
-        """Whether the peer has closed its end, even if some of its bytes are still unread."""
         events = select.poll()
         events.register(self._sock.fileno(), select.POLLRDHUP)
         return bool(events.poll(0))
@@ -114,31 +113,24 @@ class FrameSocket:
         return self._reader.bytes_received
 
     async def read_any(self, *kinds: Kind) -> Frame:
-        """The next frame, which must be of one of these kinds."""
         return await self._reader.frame(*kinds)
 
     async def read_frame(self, kind: Kind, cls: type[Head]) -> tuple[int, Head]:
-        """Read a frame of that kind, and return its correlation and head."""
         frame = await self._reader.frame(kind)
         return frame.correlation, decode_head(frame, cls)
 
     async def read_each(
         self, kind: Kind, cls: type[Head], handler: Callable[[Head, bytes | bytearray], None]
     ) -> None:
-        """Pass head and tail of each frame of that kind to `handler` as it arrives. Ends only with
-        an error, which may be the handler's."""
         await self._reader.each(lambda frame: handler(decode_head(frame, cls), frame.tail), kind)
 
     async def take_each(self, handler: Callable[[Frame], bool], *kinds: Kind) -> None:
-        """Pass each frame of these kinds to `handler` as it arrives, until it returns True."""
         await self._reader.each(handler, *kinds)
 
     def budgeted(self, budget: ReceiveBudget, holder: str) -> None:
-        """See FrameConnection."""
         self._reader.budgeted(budget, holder)
 
     def pause_reading(self) -> None:
-        """Pass on no more frames for now, which makes the peer wait."""
         self._reader.pause()
 
     def resume_reading(self) -> None:
@@ -147,22 +139,16 @@ class FrameSocket:
     # Writing.
 
     async def send(self, kind: Kind, correlation: int, head: Message) -> None:
-        """Send a frame without tail."""
         await self._write(frames.encode(kind, correlation, head.SerializeToString()), 0)
 
     async def send_slices(
         self, kind: Kind, correlation: int, head: Message, slices: Sequence[FileSlice]
     ) -> None:
-        """Send a frame whose tail is the slices, back to back, directly from their files.
-
-        Raises UnreadableSliceError when one of them cannot be read: nothing was sent then.
-        """
         rest = self.start(kind, correlation, head, slices)
         if rest is not None:
             await rest
 
     async def send_tail(self, kind: Kind, correlation: int, head: Message, tail: bytes) -> None:
-        """Send a frame whose tail is in memory."""
         data = frames.encode(kind, correlation, head.SerializeToString(), len(tail))
         await self._write(data, socket.MSG_MORE if tail else 0)
         await self._write(tail, 0)
@@ -170,14 +156,11 @@ class FrameSocket:
     def start(
         self, kind: Kind, correlation: int, head: Message, slices: Sequence[FileSlice] = ()
     ) -> Coroutine[Any, Any, None] | None:
-        """Send a frame with slices as far as possible without waiting. None: all is sent; otherwise
-        await the result before sending anything else. Raises the same errors as `send_slices`."""
         return self.start_encoded(kind, correlation, head.SerializeToString(), slices)
 
     def start_encoded(
         self, kind: Kind, correlation: int, head: bytes, slices: Sequence[FileSlice] = ()
     ) -> Coroutine[Any, Any, None] | None:
-        """Like `start`, for a head that is encoded."""
         tail = self.read_short(slices)
         if tail is not None:
             return self.start_tail(kind, correlation, head, tail)
@@ -190,11 +173,9 @@ class FrameSocket:
     def start_tail(
         self, kind: Kind, correlation: int, head: bytes, tail: bytes | bytearray
     ) -> Coroutine[Any, Any, None] | None:
-        """Like `start`, for a head that is encoded and a tail that is in memory."""
         return self.start_frame(frames.encode(kind, correlation, head, len(tail)) + tail)
 
     def start_frame(self, data: bytes) -> Coroutine[Any, Any, None] | None:
-        """Like `start`, for a whole frame in memory."""
         try:
             sent = self._sock.send(data)
         except BlockingIOError:

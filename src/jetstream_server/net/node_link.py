@@ -1,8 +1,13 @@
-"""Connects to another node's data plane. Both ends prove that they know the credential."""
+"""Connects to another node's data plane. Both ends prove that they know the cluster's credential.
+
+A proof is an HMAC over a node's identity and fresh nonces of both sides, so it can be neither
+replayed nor used for another node. It does not encrypt or protect the frames that follow; TLS does.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import secrets
 from dataclasses import dataclass
 
@@ -11,7 +16,6 @@ from jetstream_protocol.errors import UnauthenticatedError, UnavailableError, fr
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.version import VERSION
-from jetstream_server.net import peer_auth
 from jetstream_server.net.frame_connection import CONNECT_SECONDS, Dial, FrameConnection
 
 _CLIENT = f"jetstream-server/{VERSION}"
@@ -70,21 +74,28 @@ def check_certificate(connection: FrameConnection, node_id: int) -> None:
         )
 
 
+def proofs_of(identity: NodeIdentity, nonces: bytes) -> dict[str, bytes]:
+    """What the "follower", which has this identity, and the "leader" send. nonces: the leader's,
+    then the follower's."""
+    text = f"/{identity.node_id}/{identity.incarnation}/{identity.cluster_id}/".encode()
+    secret = identity.secret or b"no credential"
+    return {
+        role: hmac.digest(secret, role.encode() + text + nonces, "sha256")
+        for role in ("follower", "leader")
+    }
+
+
+def check_proof(given: bytes, wanted: bytes) -> None:
+    """Raise UnauthenticatedError unless the proof is right."""
+    if not hmac.compare_digest(given, wanted):
+        raise UnauthenticatedError("the other node does not know this cluster's credential")
+
+
 async def _prove(
     connection: FrameConnection, identity: NodeIdentity, challenge: bytes, *, fetches: bool
 ) -> bool:
     nonce = secrets.token_bytes(32)
-    proofs = {
-        role: peer_auth.proof(
-            identity.secret,
-            role,
-            nonces=challenge + nonce,
-            node_id=identity.node_id,
-            incarnation=identity.incarnation,
-            cluster_id=identity.cluster_id,
-        )
-        for role in ("follower", "leader")
-    }
+    proofs = proofs_of(identity, challenge + nonce)
     request = pb.NodeHello(
         node_id=identity.node_id,
         incarnation=identity.incarnation,
@@ -96,7 +107,7 @@ async def _prove(
     await connection.send(Kind.NODE_HELLO, 0, request)
     _, reply = await connection.read_frame(Kind.NODE_HELLO_REPLY, pb.NodeHelloReply)
     _check(reply)
-    peer_auth.check(reply.proof, proofs["leader"])
+    check_proof(reply.proof, proofs["leader"])
     return reply.fixed_layout
 
 

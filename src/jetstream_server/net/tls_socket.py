@@ -66,13 +66,15 @@ class TlsSocket:
         """Close without TLS's close message: frame lengths show whether a frame is complete."""
         self._sock.shutdown(how)
 
-    def say_goodbye(self) -> None:
-        """Send TLS's close message, if the socket takes it at once."""
+    def say_goodbye(self) -> socket.socket:
+        """Send TLS's close message, if the socket takes it at once. Returns the socket, which is
+        the caller's from now on."""
         try:
             self._tls.unwrap()
         except ssl.SSLError:
             pass  # The other end has not answered, and need not.
         self._flush_quietly()
+        return self._sock
 
     def getpeername(self) -> tuple[str, int]:
         host, port, *_ = self._sock.getpeername()

@@ -41,7 +41,9 @@ def jetstream_api(
     if outlet is None:
         return None
     registry = node.metadata.registry
-    reads = StreamReads(registry, node.replicas, node.fetches, peers, node_id, identity)
+    reads = StreamReads(
+        registry, node.replicas, node.fetches, peers, node_id, identity, served.consumers
+    )
     catalogue = Catalogue(
         registry,
         node.stream_access,

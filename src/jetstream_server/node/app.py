@@ -9,7 +9,7 @@ import uvloop
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.memory import keep_freed_memory
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.node.build import Start, build
 from jetstream_server.node.config import Config, ConfigurationError, NodeConfig
 from jetstream_server.node.listeners import start_listeners
@@ -51,8 +51,7 @@ async def _run(start: Start, stopped: asyncio.Event, for_people: bool) -> None:
     try:
         starting = loop.create_task(_start(start))
         if not await _first_of(starting, *ends):
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            await end_tasks(starting)
         if not (stopped.is_set() or state.is_over):
             server = starting.result()
             announcing = run_in_background(_announce(server, for_people), "announcements")

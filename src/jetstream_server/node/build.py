@@ -55,11 +55,11 @@ from jetstream_server.node.descriptors import connections_max, log_files_max, ra
 from jetstream_server.node.encryption_options import KeyFolder, KeyReload, keys_of, note_keys
 from jetstream_server.node.nats_options import link_options, open_leaf_port
 from jetstream_server.node.node import Environment, Logs, NodeSettings, NodeStart
+from jetstream_server.node.own_certificates import CertificateReload, certificates_of
 from jetstream_server.node.reloading import Reloading, Source
 from jetstream_server.node.run_state import RunState, StartError
 from jetstream_server.node.server import Server
-from jetstream_server.node.tls_options import CertificateReload, certificates_of
-from jetstream_server.replication.drivers.disk_reserve import watch_space
+from jetstream_server.replication.drivers.disk_reserve import DiskMark, watch_space
 from jetstream_server.replication.drivers.membership import new_session
 from jetstream_server.replication.drivers.uploading import LakeOptions
 from jetstream_server.replication.run_record import boot_id
@@ -321,7 +321,8 @@ async def _start_ingest(
     ingest = node_start.make_ingest(logs, connection, policy, bounds, spans)
     connection.before_feed, connection.on_disconnect = ingest.may_feed, ingest.disconnected
     await node_start.start_ingest(ingest, connection, NATS_CONNECT_SECONDS)
-    watching = watch_space(config.data, config.log.disk_reserve_bytes, logs.replicas)
+    mark = DiskMark(node_start.metadata, start.configured.id, monotonic_clock=monotonic_clock)
+    watching = watch_space(config.data, config.log.disk_reserve_bytes, logs.replicas, mark)
     watch = run_in_background(watching, "space checks")
     start.stack.callback(watch.cancel)
     return connection, ingest

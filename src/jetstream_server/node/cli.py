@@ -342,7 +342,7 @@ def _check_files(settings: Config, node: NodeConfig) -> None:
     from jetstream_server.node.config import ConfigurationError
     from jetstream_server.node.encryption_options import keys_of
     from jetstream_server.node.nats_options import link_options
-    from jetstream_server.node.tls_options import certificates_of
+    from jetstream_server.node.own_certificates import certificates_of
 
     try:
         link_options(settings.nats, node.id).credentials.connect_fields("nonce")

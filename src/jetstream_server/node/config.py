@@ -13,6 +13,7 @@ import os
 import re
 import socket
 from collections.abc import Hashable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -68,6 +69,10 @@ OTHER_VARIABLES = {
 }
 
 _DIGITS_MAX = 18
+_SHOWN = 100
+"""Characters of a value that an error repeats."""
+_VALUES_MAX = 200_000
+"""In a file. Ten lines of anchors that name each other have billions, which would use up memory."""
 _PORT_DIGITS_MAX = 5
 _HOST = re.compile(r"[^\s\x00-\x20:/?#@%\[\]]+")
 """A name or an IPv4 address: what a URL or a second port has beside these is a mistake."""
@@ -99,13 +104,13 @@ def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     is_port = port.isascii() and port.isdecimal() and len(port) <= _PORT_DIGITS_MAX
     if not is_port or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is not host:port")
+        raise ValueError(f"{address[:_SHOWN]!r} is not host:port")
     if host.startswith("[") and host.endswith("]") and _is_ipv6(host[1:-1]):
         return host[1:-1], int(port)
     if not _HOST.fullmatch(host):
-        raise ValueError(f"{address!r} is not host:port")
+        raise ValueError(f"{address[:_SHOWN]!r} is not host:port")
     if not _may_be_called(host):
-        raise ValueError(f"{address!r} names no possible host: {NAME_PARTS}")
+        raise ValueError(f"{address[:_SHOWN]!r} names no possible host: {NAME_PARTS}")
     return host, int(port)
 
 
@@ -574,6 +579,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     """Refuses duplicate keys: YAML would silently let the later one replace the earlier one. What
     YAML cannot make a value of is a YAMLError, too, with its place."""
 
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _values_in(node, {}) >= _VALUES_MAX:
+            raise ConfigurationError(f"{_VALUES_MAX} values or more: do anchors repeat them?")
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
@@ -595,6 +606,19 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             kind = node.tag.rpartition(":")[2]
             raise ConstructorError(None, None, f"no valid {kind}", node.start_mark) from error
+
+
+def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values are in it, _VALUES_MAX at most; those of an anchor as often as it is named,
+    and too many in one that contains itself."""
+    if id(node) not in known:
+        known[id(node)] = _VALUES_MAX
+        inside = node.value if isinstance(node, yaml.CollectionNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            inside = chain.from_iterable(inside)
+        count = 1 + sum(_values_in(each, known) for each in inside)
+        known[id(node)] = min(count, _VALUES_MAX)
+    return known[id(node)]
 
 
 def load(

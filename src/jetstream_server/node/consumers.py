@@ -63,6 +63,7 @@ def node_consumers(config: Config, node_id: int, node: Node, peers: Peers) -> No
         outlet or NoOutlet(),
         Clocks(),
         states,
+        node.metadata.note_change,
         node.access.quotas.consumers,
     )
     leaderships = Leaderships(consumers, node.replicas)

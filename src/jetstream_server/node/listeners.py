@@ -137,6 +137,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
                 node.drivers.sweeping,
                 node.drivers.adopting,
             ),
+            server.consumers.consumers,
         ),
         ReadsService(node.replicas, node.fetches, node.stream_access, unread),
         _cluster_service(server, metrics, streams, history),

@@ -1,4 +1,5 @@
-"""The metrics of a node that are no sums over its streams (serving/metrics has those)."""
+"""The metrics of a node itself: each a row of name, help and value. Those of its streams, cursors
+and consumers are in serving/metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from jetstream_server.replication.drivers.compaction import CompactionCounters
 from jetstream_server.replication.drivers.disk_reserve import free_bytes
 from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.replication.drivers.uploading import Uploading
-from jetstream_server.serving.metrics.families import Row, labelled, numbers
+from jetstream_server.serving.metrics.family_helpers import Row, labelled, numbers
 
 
 class _Lake(NamedTuple):

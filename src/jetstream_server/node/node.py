@@ -33,8 +33,9 @@ from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stream_ingest import Bounds
-from jetstream_server.lake.reader import LakeReader
-from jetstream_server.lake.stores import LazyStore
+from jetstream_server.lake.access import Lake
+from jetstream_server.lake.process import LakeProcess
+from jetstream_server.lake.reader import THREADS, LakeReader
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
@@ -55,6 +56,7 @@ from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.drivers.healing import Healing
 from jetstream_server.replication.drivers.indexing import Indexing
 from jetstream_server.replication.drivers.isr_driver import IsrDriver
+from jetstream_server.replication.drivers.lake_watch import LakeWatch
 from jetstream_server.replication.drivers.log_replacement import LogReplacement
 from jetstream_server.replication.drivers.membership import Membership
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
@@ -356,7 +358,12 @@ class NodeStart:
             replicas, run.runs, rack=rack, addresses=addresses
         )
         identity = NodeIdentity(settings.node_id, incarnation, run.cluster_id, settings.credential)
-        drivers = self._start_drivers(logs, ingest, identity)
+        lake, lake_reader = None, None
+        if settings.lake is not None:
+            seconds = settings.lake.timeout_seconds
+            lake = LakeProcess(settings.lake.store, THREADS + 1, seconds, clocks.monotonic)
+            lake_reader = self._make_lake_reader(settings.lake, lake, replicas)
+        drivers = self._start_drivers(logs, ingest, identity, lake, lake_reader)
         hand_overs = HandOver(
             self.metadata, replicas, ingest, peers, monotonic_clock=clocks.monotonic
         )
@@ -374,9 +381,9 @@ class NodeStart:
         fetches = LongPoll(
             self.membership.lease_held, self.access, monotonic_clock=clocks.monotonic
         )
-        if settings.lake is not None:
-            fetches.lake = self._make_lake_reader(settings.lake, replicas)
-            drivers.healing.forget_in_lake = fetches.lake.forget
+        if lake_reader is not None:
+            fetches.lake = lake_reader
+            drivers.healing.forget_in_lake = lake_reader.forget
         stream_access = StreamAccess(self.access, self.metadata.registry)
         bytes_max = self._settings.batch_bytes_max
         produces = Produces(replicas, stream_access, ingest.produce, bytes_max)
@@ -414,7 +421,14 @@ class NodeStart:
         resignation.start()
         self._until_stop(resignation)
 
-    def _start_drivers(self, logs: Logs, ingest: Ingest, identity: NodeIdentity) -> Drivers:
+    def _start_drivers(
+        self,
+        logs: Logs,
+        ingest: Ingest,
+        identity: NodeIdentity,
+        lake: Lake | None,
+        lake_reader: LakeReader | None,
+    ) -> Drivers:
         """Take the roles in the metadata, and start the drivers that act on them."""
         clocks, replicas = self._environment.clocks, logs.replicas
         fetcher_manager = self._make_fetcher_manager(replicas, identity)
@@ -445,6 +459,7 @@ class NodeStart:
                 changes,
                 indexing,
                 *([] if uploading is None else [uploading]),
+                *([] if lake_reader is None else [LakeWatch(lake_reader)]),
             ),
             progress=(isr_driver,),
             healer=healing,
@@ -453,13 +468,12 @@ class NodeStart:
         for driver in (isr_driver, retention, compaction, log_replacement, healing, scrub):
             driver.start()
         sweeping, adopting = None, None
-        if uploading is not None:
+        options = self._settings.lake
+        if uploading is not None and lake is not None and options is not None:
             uploading.start()
-            sweeping = self._make_sweeping(uploading, identity)
+            sweeping = self._make_sweeping(options, lake, uploading, identity)
             sweeping.start()
-            assert self._settings.lake is not None, "there is who copies"
-            store = self._settings.lake.store
-            adopting = Adopting(self.metadata, store, identity.cluster_id)
+            adopting = Adopting(self.metadata, options.store, identity.cluster_id)
         self._until_stop(isr_driver)
         return Drivers(
             retention, compaction, healing, scrub, cursors, changes, uploading, sweeping, adopting
@@ -513,14 +527,16 @@ class NodeStart:
         )
         return self._until_stop(uploading, LAKE_SECONDS)
 
-    def _make_lake_reader(self, options: LakeOptions, replicas: ReplicaManager) -> LakeReader:
+    def _make_lake_reader(
+        self, options: LakeOptions, lake: Lake, replicas: ReplicaManager
+    ) -> LakeReader:
         folder = self._environment.folder
 
         def spare_bytes() -> int:
             return (free_bytes(Path(folder)) or 0) - options.disk_reserve_bytes
 
         reader = LakeReader(
-            LazyStore(options.store),
+            lake,
             f"{folder}/lake_cache",
             options.cache_bytes,
             self._environment.clocks.monotonic,
@@ -529,13 +545,13 @@ class NodeStart:
         replicas.disk_is_full = reader.give_back
         return self._until_stop(reader, LAKE_SECONDS)
 
-    def _make_sweeping(self, uploading: Uploading, identity: NodeIdentity) -> Sweeping:
-        options = self._settings.lake
-        assert options is not None, "there is who copies"
+    def _make_sweeping(
+        self, options: LakeOptions, lake: Lake, uploading: Uploading, identity: NodeIdentity
+    ) -> Sweeping:
         sweeping = Sweeping(
             self.metadata,
             self.metadata.registry,
-            LazyStore(options.store),
+            lake,
             uploading.led,
             cluster_id=identity.cluster_id,
             grace_seconds=options.grace_seconds,

@@ -10,9 +10,10 @@ settings:
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
+
+from jetstream_protocol.host_names import is_address
 
 _SERVICE = "JETSTREAM(?:_[A-Z0-9_]+)?"
 _LINK = r"_PORT_\d+_(?:TCP|UDP|SCTP)"
@@ -25,21 +26,13 @@ def is_service_link(name: str, value: str) -> bool:
     return any(form.fullmatch(name) and fits(value) for form, fits in _FORMS)
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _is_port(text: str) -> bool:
     return re.fullmatch(r"[0-9]{1,5}", text) is not None
 
 
 def _is_url(text: str) -> bool:
     found = _URL.fullmatch(text)
-    return found is not None and _is_address(found[1] or found[2]) and _is_port(found[3])
+    return found is not None and is_address(found[1] or found[2]) and _is_port(found[3])
 
 
 def _is_protocol(text: str) -> bool:
@@ -47,11 +40,11 @@ def _is_protocol(text: str) -> bool:
 
 
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...] = (
-    (re.compile(f"{_SERVICE}_SERVICE_HOST"), _is_address),
+    (re.compile(f"{_SERVICE}_SERVICE_HOST"), is_address),
     (re.compile(f"{_SERVICE}_SERVICE_PORT(?:_[A-Z0-9_]+)?"), _is_port),
     (re.compile(f"{_SERVICE}_PORT"), _is_url),
     (re.compile(f"{_SERVICE}{_LINK}"), _is_url),
     (re.compile(f"{_SERVICE}{_LINK}_PROTO"), _is_protocol),
     (re.compile(f"{_SERVICE}{_LINK}_PORT"), _is_port),
-    (re.compile(f"{_SERVICE}{_LINK}_ADDR"), _is_address),
+    (re.compile(f"{_SERVICE}{_LINK}_ADDR"), is_address),
 )

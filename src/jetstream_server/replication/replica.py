@@ -51,10 +51,10 @@ from jetstream_server.replication.core.follower import (
     Step,
     Truncate,
 )
-from jetstream_server.replication.core.isr_change import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
 from jetstream_server.replication.core.log_config import log_config_for, why_no_appends
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips
+from jetstream_server.replication.core.pending_isr import Outcome
 from jetstream_server.replication.core.unreadable import (
     check_epoch_known,
     damage_error,
@@ -510,11 +510,11 @@ class Replica:
             self._progressed()  # It may join the ISR now.
         return answer
 
-    def answer_again(self, request: FetchRequest, bytes_max: int = FETCH_BYTES_MAX) -> Answer:
+    def answer_again(self, request: FetchRequest) -> Answer:
         """Answer a recorded request that has waited. Raises the errors of `fetch`."""
         leadership = self._leader_state()
         leadership.check(request)
-        return leadership.compare(request) or self._records(leadership, request, bytes_max)
+        return leadership.compare(request) or self._records(leadership, request, FETCH_BYTES_MAX)
 
     def _records(self, leadership: LeaderState, request: FetchRequest, bytes_max: int) -> Records:
         end_offset, found = self.log.log_end_offset, None

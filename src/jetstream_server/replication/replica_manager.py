@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 
 import structlog
 
@@ -52,6 +53,9 @@ CLOSING_AT_A_TIME = 32
 
 FORGET_SECONDS = 30.0
 """Pause between rounds over all logs that expire message ids; a round takes milliseconds."""
+
+AGAIN_SECONDS, AGAIN_DOUBLED_MAX = 1.0, 6
+"""Pause before a new log is opened again, and how often it is doubled."""
 
 logger = structlog.get_logger("jetstream.replicas")
 
@@ -240,7 +244,7 @@ class ReplicaManager:
             return
         match change:
             case StreamCreated(stream) if self._node_id in stream.copies:
-                self._open(stream, clean=True).follow_metadata(stream, self._registry.nodes)
+                self._open_new(stream)
             case StreamDeleted(stream):
                 self._drop(stream, delete=True, is_deleted=True)
             case StreamForgotten(stream):
@@ -260,7 +264,7 @@ class ReplicaManager:
         elif replica is not None:
             self._drop(stream, delete=True)  # It was moved, and the others have all of it.
         elif is_here:
-            self._open(stream, clean=True).follow_metadata(stream, self._registry.nodes)
+            self._open_new(stream)
 
     def _update_leaderships(self, node_id: NodeId) -> None:
         """Update the leaders: a node came, went or began a new incarnation."""
@@ -275,6 +279,29 @@ class ReplicaManager:
         stream = self._registry.streams.get(replica.stream.id, replica.stream)
         if self._node_id in stream.copies:
             replica.follow_metadata(stream, self._registry.nodes)
+
+    def _open_new(self, stream: StreamMetadata, attempts: int = 0) -> None:
+        """Open the replica of a stream that was not on this node, and take its role. If its log
+        cannot be made, it has failed: others are to lead, and it is copied from them later. The
+        only replica's is opened again after a pause. attempts: that were in vain before."""
+        replica = self._open(stream, clean=True)
+        if replica.unreadable_reason and stream.is_alone(self._node_id):
+            pause = AGAIN_SECONDS * 2 ** min(attempts, AGAIN_DOUBLED_MAX)
+            self._services.call_later(pause, partial(self._again, replica, attempts + 1))
+        elif replica.unreadable_reason:
+            replica.log.health.unread(replica.unreadable_reason)
+            replica.log.health.fail(replica.unreadable_reason)
+        replica.follow_metadata(stream, self._registry.nodes)
+
+    def _again(self, replica: Replica, attempts: int) -> None:
+        """Open a new log again that could not be opened: nothing was ever stored in it."""
+        stream = self._registry.streams.get(replica.stream.id)
+        is_current = self._replicas.get(replica.stream.id) is replica
+        if self._is_closed or not is_current or stream is None:
+            return
+        if self._node_id in stream.copies:
+            self._drop(replica.stream, delete=False)
+            self._open_new(stream, attempts)
 
     def _open(self, stream: StreamMetadata, *, clean: bool) -> Replica:
         """Open one replica. A problem takes only its own log offline."""

@@ -30,7 +30,7 @@ STEPS_AT_ONCE: Final = 4
 """Within turns of the event loop: however many messages expect something, they do not stop it."""
 FORGOTTEN_AT_ONCE: Final = 10_000
 """Entries that may be looked through within a turn of the event loop: about 2 ms."""
-OTHERS_BYTES_MAX: Final = 64 * 1024 * 1024
+INDEX_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of the index of a stream without `key: subject`: about 400,000 subjects of 20 bytes."""
 
 
@@ -43,7 +43,7 @@ def begin(replica: Replica) -> SubjectIndex:
     """The index of the replica's subjects, which is made now if there is none."""
     log = replica.log
     if log.subjects is None:
-        log.subjects = SubjectIndex(log.log_start_offset, OTHERS_BYTES_MAX)
+        log.subjects = SubjectIndex(log.log_start_offset, INDEX_BYTES_MAX)
     return log.subjects
 
 

@@ -11,7 +11,7 @@ committed by hand, for each principal. The parts of one request are refused in o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import structlog
@@ -39,29 +39,13 @@ class Audit:
 
     def done(self, identity: Identity, operation: str, resource: str, **details: int) -> None:
         """Log a change. details: further fields of the line."""
-        logger.info(
-            "audit",
-            outcome="done",
-            principal=identity.principal,
-            operation=operation,
-            resource=resource,
-            peer=identity.peer,
-            **details,
-        )
+        _log("done", identity, operation, resource, details)
 
     def in_doubt(self, identity: Identity, operation: str, resource: str, **details: int) -> None:
         """Log a change that was begun and whose outcome no caller has heard: the caller has left,
         or something has failed. Hanging up does not keep a change out of the log. details: as in
         `done`."""
-        logger.info(
-            "audit",
-            outcome="unknown",
-            principal=identity.principal,
-            operation=operation,
-            resource=resource,
-            peer=identity.peer,
-            **details,
-        )
+        _log("unknown", identity, operation, resource, details)
 
     def moved(self, identity: Identity, operation: str, resource: str, offset: int) -> None:
         """Log a cursor that was moved by hand, at most one line per interval for each principal and
@@ -174,3 +158,17 @@ class Refusals:
             self._audit.refused(
                 self._identity, self._operation, self._first, "no right", repeated=self._count - 1
             )
+
+
+def _log(
+    outcome: str, identity: Identity, operation: str, resource: str, details: Mapping[str, int]
+) -> None:
+    logger.info(
+        "audit",
+        outcome=outcome,
+        principal=identity.principal,
+        operation=operation,
+        resource=resource,
+        peer=identity.peer,
+        **details,
+    )

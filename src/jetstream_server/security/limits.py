@@ -3,6 +3,7 @@
     connections, requests    at once, of one node; further ones are refused until others end
     bytes read a second      of one node; an answer waits until the answers before it are within
                              the rate. A principal that has read less may run ahead by BURST_US
+    bytes written a second   likewise
     streams, groups, cursors of the cluster; counted where they are created
                              (stream_decisions.py, coordinator.py, table.py)
 
@@ -19,6 +20,7 @@ from jetstream_protocol.errors import TooManyRequestsError
 from jetstream_protocol.types import MonotonicUs
 
 BURST_US = 1_000_000
+"""For how long a principal may use what it has not used before, of bytes read and written."""
 PRINCIPALS_MAX = 10_000
 
 

@@ -16,7 +16,7 @@ from jetstream_server.security.acl import EVERYBODY, AclRule, Operation
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A bearer token of a principal. hash: see tokens.py. expires_at_us: 0 is never."""
+    """A bearer token of a principal. hash: see token_text.py. expires_at_us: 0 is never."""
 
     id: str
     principal: str

@@ -1,4 +1,4 @@
-"""Bearer tokens: their text and its hash. The cluster keeps only the hash.
+"""Bearer tokens: their text and its hash, and how long they may live. The cluster keeps the hash.
 
 jst_ID_SECRET       ID: 12 hexadecimal digits, not secret. SECRET: 32 random bytes, base64url.
 sha256$HASH                the hash of the whole text; HASH in base64. A secret of 256 random
@@ -23,6 +23,7 @@ SALT_BYTES = 16
 N, R, P = 1 << 14, 8, 1
 _TEXT = re.compile(rf"{PREFIX}_([0-9a-f]{{{2 * ID_BYTES}}})_[A-Za-z0-9_-]{{43}}")
 TEXT_LENGTH_MAX = 128
+LIFETIME_US_MAX = 100 * 365 * 24 * 3600 * 1_000_000
 _QUICK = "sha256$"
 
 

@@ -21,7 +21,8 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.subjects import covers, no_stream
+from jetstream_protocol.stream_names import no_stream
+from jetstream_protocol.subjects import covers
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import unknown_id_error

@@ -25,7 +25,7 @@ from tests.chaos.damage.checker import Kind as CopyKind
 from tests.chaos.damage.words import Log
 from tests.chaos.mixed.nemesis import Step, steps
 
-REST_SECONDS = 60.0
+REST_SECONDS = 120.0
 """Without any progress. A machine that is shared may need them."""
 LOOK_SECONDS = 0.5
 SECURED_SHARE = 0.4

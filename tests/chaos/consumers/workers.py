@@ -65,6 +65,7 @@ class Workers:
         instance = instance or (str(number) if kind == "sender" else "")
         command = [sys.executable, "-m", "tests.chaos.consumers.program", kind, self._servers]
         command += [reader, str(file), f"{self._seed}/{number}", instance]
+        begun = time.monotonic()  # Not later: it may be at work before we go on.
         with said.open("wb") as output:
             process = fork_server.start(
                 command,
@@ -72,7 +73,7 @@ class Workers:
                 stdout=output,
                 stderr=output,
             )
-        journal = Journal(number, kind, reader, instance, begun=time.monotonic())
+        journal = Journal(number, kind, reader, instance, begun=begun)
         self.all.append(Worker(journal, process, file, said))
         return self.all[-1]
 

@@ -21,7 +21,7 @@ from tests.support import snapshotting_server
 from tests.support.api import call
 from tests.support.cluster import TestCluster
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 FIRST_SECONDS = 180.0
 LEAD_SECONDS = 5.0
 ORPHAN = "died already"

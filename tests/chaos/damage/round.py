@@ -29,7 +29,7 @@ from tests.chaos.damage.streams import STREAMS, Stream
 from tests.chaos.damage.targets import FOLDERS, candidates
 from tests.chaos.damage.words import Log, says_what_to_do
 
-HEAL_SECONDS = 60.0
+HEAL_SECONDS = 120.0
 ACKS = 20
 """Of each stream, before the damage and after it."""
 REPEATED = 5
@@ -37,7 +37,7 @@ REFUSALS_MAX = 3
 ENDED = "this node has stopped"
 """In the last words of a node that ran and could not go on."""
 LOOK_SECONDS = 0.3
-SAID_SECONDS = 20.0
+SAID_SECONDS = 60.0
 """What no reader and no start meets, the scrub does."""
 GROWING = ("segment_active", "journal")
 """Files that are written at their end; others are replaced, or written in place."""

@@ -35,7 +35,7 @@ from typing import Any, Literal
 CLIENTS = Path(__file__).parent / "clients"
 BUILT = Path(__file__).resolve().parents[3] / "build" / "foreign"
 """Where scripts/foreign-clients puts the programs."""
-ENDING_SECONDS = 30.0
+ENDING_SECONDS = 120.0
 
 Mode = Literal["once", "repeat"]
 Line = dict[str, Any]

@@ -18,7 +18,7 @@ from tests.chaos.mixed.cluster import NATS_SERVERS
 
 BEFORE, DURING, AFTER = 20, 20, 20
 """Messages of each publisher that must be stored before a failure, in it, and after it."""
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 HOLD_SECONDS = 1.0
 """How long a cut lasts once acks come again: until leases, links and reports have run out."""
 

@@ -41,7 +41,7 @@ SESSION_SECONDS = (1.0, 10.0)
 """How long a reader reads before it begins anew."""
 BACK_OFFSETS_MAX = 500
 """How far before the furthest offset known a new session may begin."""
-ENDING_SECONDS = 60.0
+ENDING_SECONDS = 120.0
 
 
 class Clients:

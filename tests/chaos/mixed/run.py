@@ -53,7 +53,7 @@ WINDOW = 4
 SETTLING_MESSAGES = 200
 """Ordered messages of at least two seconds: before and after a detour in NATS, their order is left
 open, too."""
-REST_SECONDS = 60.0
+REST_SECONDS = 120.0
 NUMBER = re.compile(r"\d+")
 LOOK_SECONDS = 0.3
 

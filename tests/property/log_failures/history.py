@@ -21,7 +21,7 @@ from tests.simulation.disk import Killed
 
 STEPS_MAX = 22
 WEIGHTS = {
-    "append": 26, "append_replica": 10, "flush": 12, "roll": 4, "truncate": 6, "advance": 8,
+    "append": 26, "append_replica": 10, "flush": 12, "seal": 4, "truncate": 6, "advance": 8,
     "reset": 10, "salvage": 3, "delete": 1, "stop": 5, "kill": 7, "power": 8, "start": 5,
     "full": 2,
 }  # fmt: skip
@@ -31,19 +31,19 @@ OF_RESETS = {
 }  # fmt: skip
 """In a third of the histories, which are about beginning anew."""
 OF_COMPACTION = {
-    "append": 40, "append_replica": 8, "flush": 16, "roll": 6, "compact": 40, "truncate": 3,
+    "append": 40, "append_replica": 8, "flush": 16, "seal": 6, "compact": 40, "truncate": 3,
     "advance": 3, "reset": 2, "salvage": 2, "stop": 3, "kill": 6, "power": 6, "start": 3, "full": 2,
 }  # fmt: skip
 """In another third, which are about compaction and are longer."""
 OF_CUTS = {
-    "append": 22, "append_replica": 14, "flush": 16, "roll": 12, "truncate": 12, "advance": 4,
+    "append": 22, "append_replica": 14, "flush": 16, "seal": 12, "truncate": 12, "advance": 4,
     "reset": 1, "salvage": 2, "stop": 2, "kill": 6, "power": 3, "start": 8,
 }  # fmt: skip
 REMEMBERED = {"append": "publish", "append_replica": "copy"}
 """In a seventh, batches have what the log must recognise when it comes again. A third of those is
 about cutting it."""
 OF_DAMAGE = {
-    "append": 20, "append_replica": 8, "flush": 16, "roll": 6, "rot": 20, "inspect": 28,
+    "append": 20, "append_replica": 8, "flush": 16, "seal": 6, "rot": 20, "inspect": 28,
     "repair": 40, "truncate": 8, "advance": 6, "reset": 2, "salvage": 2, "stop": 7, "kill": 6,
     "power": 5, "start": 3, "full": 3,
 }  # fmt: skip

@@ -327,8 +327,8 @@ class Node:
         is_durable = log.flushed_offset < log.log_end_offset
         self._change(self.now, log.flush, is_durable=is_durable)
 
-    def roll(self, dice: Random) -> None:
-        self._change(self.now, self._log.roll, is_durable=False)
+    def seal(self, dice: Random) -> None:
+        self._change(self.now, self._log.seal, is_durable=False)
 
     def truncate(self, dice: Random) -> None:
         log, now = self._log, self.now

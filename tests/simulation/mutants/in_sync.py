@@ -8,8 +8,8 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state import leadership_decisions
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.replication.core.isr_change import InSyncReplicas, Outcome
 from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.core.pending_isr import InSyncReplicas, Outcome
 from jetstream_server.replication.core.progress import FollowerProgress
 from jetstream_server.replication.drivers.isr_driver import IsrDriver
 from jetstream_server.replication.replica import Replica

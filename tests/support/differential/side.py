@@ -30,6 +30,7 @@ _MASKED: Final = (
     "errors",
     "reserved_storage",
     "active",
+    "consumer_count",  # Those that nobody uses end after a while.
 )
 """Numbers that depend on the moment, or on how a server stores."""
 _LABELS: Final = ("jetstream.", "_nats.")

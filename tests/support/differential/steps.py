@@ -165,6 +165,18 @@ _STREAMS = [
             "duplicate_window": 60 * SECOND,
         },
     ),
+    ask(
+        "create with words about it",
+        "STREAM.CREATE.told",
+        STREAM | {"name": "told", "description": "für alle", "metadata": {"team": "a", "": ""}},
+    ),
+    ask(
+        "update the words about it",
+        "STREAM.UPDATE.told",
+        STREAM | {"name": "told", "metadata": {"team": "b"}},
+    ),
+    ask("info of a stream with words about it", "STREAM.INFO.told"),
+    ask("delete a stream with words about it", "STREAM.DELETE.told"),
     ask("update an unknown stream", "STREAM.UPDATE.nothing", STREAM | {"name": "nothing"}),
     ask("update under another name", "STREAM.UPDATE.limited", STREAM | {"name": "orders"}),
     ask("names", "STREAM.NAMES"),

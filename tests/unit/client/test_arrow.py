@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from jetstream_client import CorruptBatchError, InvalidRequestError, Messages
-from jetstream_client.reading.arrow import SCHEMA
+from jetstream_client.reading.arrow import SCHEMA, schema_of
 from jetstream_protocol.batch import HEADER_BYTES, Batch, crc32c
 from jetstream_protocol.extras import install_command
 from tests.unit.client.batches import batch_bytes, messages_of, numbered
@@ -88,6 +88,11 @@ def test_record_batches_are_even_and_contiguous(rows: int, lengths: list[int]) -
     assert [len(batch) for batch in batches] == lengths
     assert pa.Table.from_batches(batches) == messages.to_arrow()
     assert messages_of(b"").to_batches() == []
+
+
+def test_one_column_is_no_list_of_its_letters() -> None:
+    with pytest.raises(TypeError, match="columns must be a list of names, not one str"):
+        schema_of("value")
 
 
 def test_columns_not_asked_for_are_not_built() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from jetstream_client.cli.commands.bench import Measured, percentiles
-from jetstream_client.cli.commands.top import Look, Past, past_of, rates, sparkline
+from jetstream_client.cli.commands.top import Look, Past, number_text, past_of, rates, sparkline
 from jetstream_client.transport.wire import description_of
 from jetstream_client.values.types import History, HistorySeries
 from jetstream_protocol.generated import api_pb2 as pb
@@ -73,3 +73,9 @@ def test_a_line_has_one_block_for_the_largest_of_several_values() -> None:
     assert sparkline([1.0, 0.0, 4.0, 2.0], 2) == "▃█"
     assert sparkline([None, 0.0], 2) == " ▁"
     assert sparkline([], 5) == ""
+
+
+def test_a_slow_stream_has_a_rate_that_is_not_0() -> None:
+    assert [number_text(each) for each in (0.0, 0.066, 1.0, 12_345.6)] == [
+        "0", "0.066", "1", "12,346",
+    ]  # fmt: skip

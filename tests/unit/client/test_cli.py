@@ -70,7 +70,7 @@ def test_an_error_does_not_control_the_terminal(
         (["stream", "reassign", "--drain", str(2**31)], "--drain"),
         (["stream", "alter", "x", "--stream-epoch", str(2**63)], "--stream-epoch"),
         (["voters", "add", str(2**31)], "NODE"),
-        (["voters", "replace", "0", str(2**31)], "new"),
+        (["voters", "replace", "0", str(2**31)], "NEW"),
         (["acl", "remove", str(10**30), "--yes"], "ID"),
         (["bench", "latency", "x", "--size", str(2**62)], "more than NATS carries"),
         (["stream", "alter", "x", "--replicas", "3"], "stream reassign STREAM --replicas"),
@@ -260,8 +260,8 @@ def test_nobody_at_the_address_is_exit_code_4_and_said_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     begun = time.monotonic()
-    assert run(["stream", "list", "--server", "127.0.0.1:1", "--timeout", "60"]) == 4
-    assert time.monotonic() - begun < 20
+    assert run(["stream", "list", "--server", "127.0.0.1:1", "--timeout", "600"]) == 4
+    assert time.monotonic() - begun < 300
     assert capsys.readouterr().err == (
         "error: cannot reach 127.0.0.1:1: connection refused. Is a server running there? One to "
         "try things on: jetstream-server --dev\n"

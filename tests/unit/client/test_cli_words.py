@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.main import app, run
 from jetstream_client.cli.suggestions import _PHRASES, _WORDS
 from jetstream_client.cli.units import age_text, size_text
+from jetstream_server.security.acl import check_subject_given
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,13 @@ from jetstream_client.cli.units import age_text, size_text
         ("topic", "stream"),
         ("cluster partitions list", "stream list"),
         ("cluster metadata", "cluster status"),
+        ("cluster describe", "cluster status"),
+        ("brokers", "cluster status"),
+        ("describe orders", "stream describe"),
         ("cluster config edit", "cluster alter"),
+        ("cluster settings", "cluster alter"),
+        ("elect", "stream elect"),
+        ("move orders", "stream reassign"),
         ("cluster maintenance enable 1", "node drain"),
         ("cluster self-test start", "bench"),
         ("security acl list", "acl"),
@@ -223,3 +231,35 @@ def test_an_age_is_said_in_its_largest_unit(seconds: float, text: str) -> None:
 )
 def test_a_size_is_said_in_its_largest_unit(size: int, text: str) -> None:
     assert size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("node drain x", "'NODE': not a whole number"),
+        ("publish a b -n 0", "it must be at least 1"),
+        ("node drain 99999999999", "it must be at most 2147483647"),
+    ],
+)
+def test_a_wrong_number_is_answered_in_words_of_users(
+    said: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(said.split()) == Exit.USAGE
+    assert answer in capsys.readouterr().err
+
+
+def test_arguments_are_in_capitals_and_the_rules_of_examples_can_be_added() -> None:
+    found = [get_command(app)]
+    rules = 0
+    for command in found:
+        found.extend(getattr(command, "commands", {}).values())
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        assert [each.metavar for each in arguments if not (each.metavar or "").isupper()] == []
+        for line in (command.help or "").splitlines():
+            words = shlex.split(line) if "jetstream acl add" in line else []
+            if "--allow" in words and "--cluster" not in words:
+                given = dict(zip(words[4::2], words[5::2], strict=True))
+                operations = given["--allow"].split(",")
+                check_subject_given(operations, allow=True, subject=given.get("--subject", ""))
+                rules += 1
+    assert rules == 2

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from jetstream_client import AsyncConsumer, AsyncGroupConsumer, Messages
+from jetstream_client import AsyncConsumer, AsyncGroupConsumer, ClientClosedError, Messages
 from jetstream_client.reading.byte_budget import ByteBudget
 from jetstream_client.reading.membership import Membership
-from tests.support.loops import eventually, on_loop
+from jetstream_client.reading.scan import AsyncScan
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.client.batches import messages_of, numbered
 from tests.unit.client.test_group_consumer import Coordinator, Cursor, Member, resolve
 
@@ -71,7 +73,7 @@ class Stuck:
 
 
 @pytest.mark.parametrize("where", ["listener", "commit", "fetch", "leave"])
-@on_loop
+@on_virtual_loop
 async def test_a_member_whose_closing_is_cancelled_goes_on_with_nothing(where: str) -> None:
     before = asyncio.all_tasks()
     stuck = Stuck(where)
@@ -86,7 +88,7 @@ async def test_a_member_whose_closing_is_cancelled_goes_on_with_nothing(where: s
     assert stuck.coordinator.left == ([] if where == "leave" else [stuck.membership.id])
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_consumer_whose_closing_is_cancelled_goes_on_with_nothing() -> None:
     before = asyncio.all_tasks()
     closes, may_commit = asyncio.Event(), asyncio.Event()
@@ -144,7 +146,7 @@ class Releasing(Member):
         may_commit.set()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_release_that_was_cancelled_is_made_good_by_the_next_call() -> None:
     member = Releasing()
     async with member.consumer as consumer:
@@ -157,7 +159,7 @@ async def test_a_release_that_was_cancelled_is_made_good_by_the_next_call() -> N
     assert [what for what, _ in member.events] == ["assigned", "revoked"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_comes_back_before_its_release_has_ended_is_read_on() -> None:
     member = Releasing()
     async with member.consumer as consumer:
@@ -169,3 +171,18 @@ async def test_a_stream_that_comes_back_before_its_release_has_ended_is_read_on(
             assert (await anext(consumer)).offset == 0  # This cursor knows nothing at its opening.
         assert 3 in member.commits
     assert [what for what, _ in member.events] == ["assigned", "revoked"] * 2
+
+
+@on_virtual_loop
+async def test_a_scan_whose_client_is_closed_while_it_begins_says_so() -> None:
+    async def never(*_: object) -> tuple[int, int]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    consumer: AsyncConsumer = AsyncConsumer(fetch, never, "earliest", "latest")
+    scan = AsyncScan(lambda *_: consumer, "earliest", "latest", 10, None)
+    beginning = asyncio.ensure_future(scan.begin())
+    await asyncio.sleep(0.01)
+    await consumer.aclose()
+    with pytest.raises(ClientClosedError):
+        await beginning

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import re
 from collections.abc import Callable
+from concurrent.futures import wait
 from random import Random
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from jetstream_client import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from jetstream_client.clients import blocking_client
 from jetstream_client.publishing.deliveries import Delivery
 from jetstream_client.publishing.subject_routes import SubjectRoute
 from jetstream_client.transport.home import Home
@@ -32,7 +34,7 @@ TIMEOUT_SECONDS: Final = 10.0
 ERROR_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 3600.0
 RECORDS: Final = 4
-PATIENCE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 60.0
 
 
 class Cluster(Nats):
@@ -340,18 +342,65 @@ def test_a_publisher_that_nobody_can_use_any_more_sends_what_it_holds() -> None:
 
 
 def test_a_program_that_ends_without_closing_its_client_has_sent_all(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clients: dict[str, Client] = {}
-    deliveries: dict[str, Delivery] = {}
-    for fate in ("stored", "lost"):
-        clients[fate] = Client("node:1", timeout=TIMEOUT_SECONDS)
-        clients[fate]._client = client_of(Cluster(fate))
-        publisher: Any = clients[fate].publisher("s", linger=LINGER_SECONDS)
-        deliveries[fate] = publisher.send(b"1")
-        clients[fate]._end_with_the_program()
-    assert deliveries["stored"].result(0).offset == 0
-    assert isinstance(deliveries["lost"].exception(0), UnknownOutcomeError)
-    assert records_lost(caplog) == [1]
-    for client in clients.values():
+    """However many of them no server answers: all are closed at a time."""
+    clients: list[Client] = []
+    deliveries: list[Delivery] = []
+    for fate in ("stored", *["lost"] * 5):
+        clients.append(Client("node:1", timeout=TIMEOUT_SECONDS))
+        clients[-1]._client = client_of(Cluster(fate))
+        publisher: Any = clients[-1].publisher("s", linger=LINGER_SECONDS)
+        deliveries.append(publisher.send(b"1"))
+    waited: list[int] = []
+
+    def wait_for(ends: list[Any], seconds: float) -> None:
+        waited.append(len(ends))
+        wait(ends, PATIENCE_SECONDS)
+
+    monkeypatch.setattr(blocking_client, "wait", wait_for)
+    blocking_client._the_program_ends()
+    assert len(waited) == 1
+    assert waited[0] >= len(clients)
+    assert deliveries[0].result(0).offset == 0
+    assert {type(each.exception(0)) for each in deliveries[1:]} == {UnknownOutcomeError}
+    assert records_lost(caplog) == [1] * 5
+    for client in clients:
         client.close()
+
+
+class Lost:
+    """A connection to NATS that is lost, and ends when it is closed."""
+
+    is_connected = False
+    why_lost = "it is lost"
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        return self.closed.is_set()
+
+    async def wait_until_connected(self) -> None:
+        await self.closed.wait()
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+@on_loop
+async def test_who_waits_for_a_lost_connection_connects_no_client_that_is_closed() -> None:
+    client, connects = AsyncClient("node:1"), list[object]()
+    client._routes = Registry()  # type: ignore[assignment]
+    publisher = client._publisher
+    publisher._routes = client._routes
+    publisher._inbox = Lost()  # type: ignore[assignment]
+    publisher._connect = lambda: connects.append(1)  # type: ignore
+    await publisher.loaded()
+    publishing = asyncio.ensure_future(client.publish("s", b"1"))
+    await asyncio.sleep(0)
+    await client.aclose()
+    (failure,) = await asyncio.gather(publishing, return_exceptions=True)
+    assert isinstance(failure, ClientClosedError)
+    assert not connects

@@ -120,6 +120,18 @@ def test_the_environment_may_name_a_token_file_and_what_is_given_wins(
         ClientConfig.of(token="given", token_file="/run/other")
 
 
+def test_one_address_is_no_tuple_of_its_letters() -> None:
+    with pytest.raises(TypeError, match="servers must be a tuple of addresses, not one str"):
+        ClientConfig("localhost:9292")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="one str or a list, not int"):
+        ClientConfig.of(9292)  # type: ignore[arg-type]
+
+
+def test_a_setting_of_a_configuration_is_said_to_be_one() -> None:
+    with pytest.raises(TypeError, match=r"ClientConfig\(…, retry_on_failed_connect=…\)"):
+        Client("localhost:1", retry_on_failed_connect=True)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_an_argument_that_no_client_has_is_refused(
     client: type[Client] | type[AsyncClient],

@@ -21,7 +21,7 @@ from jetstream_client.reading.cursor import ConsumerCursor
 from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.messages import MessageCollector
 from jetstream_client.values.positions import needed, offset_of
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.client.batches import batch_bytes, messages_of, numbered
 
 
@@ -82,24 +82,24 @@ async def offsets(consumer: AsyncConsumer) -> list[int]:
     return [message.offset async for message in consumer]
 
 
-@on_loop
+@on_virtual_loop
 async def test_every_record_comes_once_and_in_order() -> None:
     assert await offsets(Log().consume()) == list(range(10))
 
 
-@on_loop
+@on_virtual_loop
 async def test_it_stops_before_the_end_that_was_asked_for() -> None:
     assert await offsets(Log().consume(2, 7)) == [2, 3, 4, 5, 6]
 
 
-@on_loop
+@on_virtual_loop
 async def test_latest_is_settled_when_reading_begins() -> None:
     log = Log()
     log.on_fetch = lambda: setattr(log, "high_watermark", 20)
     assert await offsets(log.consume()) == list(range(10))
 
 
-@on_loop
+@on_virtual_loop
 async def test_entering_settles_where_it_begins() -> None:
     log = Log()
     async with log.consume("latest", None) as consumer:
@@ -109,7 +109,7 @@ async def test_entering_settles_where_it_begins() -> None:
         assert consumer.position == 12
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_next_records_are_fetched_while_these_are_handed_out() -> None:
     log = Log()
     async with log.consume() as consumer:
@@ -118,7 +118,7 @@ async def test_the_next_records_are_fetched_while_these_are_handed_out() -> None
         assert log.asked == [0, 3]
 
 
-@on_loop
+@on_virtual_loop
 async def test_earliest_follows_retention_until_the_first_record() -> None:
     log = Log(start=0)
     consumer = log.consume()
@@ -127,7 +127,7 @@ async def test_earliest_follows_retention_until_the_first_record() -> None:
     assert await offsets(consumer) == [4, 5, 6, 7, 8, 9]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_reader_that_retention_overtook_is_told_never_moved() -> None:
     log = Log()
     async with log.consume() as consumer:
@@ -139,13 +139,13 @@ async def test_a_reader_that_retention_overtook_is_told_never_moved() -> None:
         assert consumer.position == 6
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_offset_below_the_start_is_refused() -> None:
     with pytest.raises(OffsetOutOfRangeError):
         await offsets(Log(start=5).consume(2))
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_offset_far_beyond_the_end_is_refused_not_waited_for() -> None:
     log = Log()
     log.failures.append(OffsetOutOfRangeError("beyond", 0, 10))
@@ -153,7 +153,7 @@ async def test_an_offset_far_beyond_the_end_is_refused_not_waited_for() -> None:
         await offsets(log.consume(99))
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_ends_before_where_it_waits_is_told_and_not_asked_on_and_on() -> None:
     log = Log()
     consumer = log.consume("latest", None)
@@ -168,7 +168,7 @@ async def test_a_log_that_ends_before_where_it_waits_is_told_and_not_asked_on_an
     assert (await anext(consumer)).offset == 5
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_cursor_whose_log_ends_before_it_begins_anew_where_it_is_told_to() -> None:
     log = Log()
     reset: Any = SimpleNamespace(
@@ -183,7 +183,7 @@ async def test_a_cursor_whose_log_ends_before_it_begins_anew_where_it_is_told_to
         assert consumer.reset_count == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_so_does_one_that_is_to_stop_at_the_end_of_what_is_left() -> None:
     log = Log()
     log.lose(5)
@@ -198,7 +198,7 @@ async def test_so_does_one_that_is_to_stop_at_the_end_of_what_is_left() -> None:
     assert consumer.reset_count == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_after_a_failure_reading_goes_on_where_it_was() -> None:
     log = Log()
     log.failures.append(UnavailableError("for a moment"))
@@ -208,7 +208,7 @@ async def test_after_a_failure_reading_goes_on_where_it_was() -> None:
     assert await offsets(consumer) == list(range(10))
 
 
-@on_loop
+@on_virtual_loop
 async def test_waiting_with_a_timeout_loses_nothing() -> None:
     log = Log()
     async with log.consume(9, None) as consumer:
@@ -221,7 +221,7 @@ async def test_waiting_with_a_timeout_loses_nothing() -> None:
         assert log.asked == asked  # the same fetch is waited for
 
 
-@on_loop
+@on_virtual_loop
 async def test_closing_gives_up_the_fetch_under_way() -> None:
     log = Log()
     consumer = log.consume(10, None)
@@ -232,7 +232,7 @@ async def test_closing_gives_up_the_fetch_under_way() -> None:
     assert await anext(consumer, None) is None
 
 
-@on_loop
+@on_virtual_loop
 async def test_cancelling_whoever_waits_is_not_swallowed() -> None:
     consumer = Log().consume(10, None)
     waiting = asyncio.ensure_future(anext(consumer, None))
@@ -243,7 +243,7 @@ async def test_cancelling_whoever_waits_is_not_swallowed() -> None:
     await consumer.aclose()
 
 
-@on_loop
+@on_virtual_loop
 async def test_patience_ends_when_no_record_comes_for_so_long() -> None:
     log = Log()
     log.patience = 0.05
@@ -253,7 +253,7 @@ async def test_patience_ends_when_no_record_comes_for_so_long() -> None:
         await anext(consumer)
 
 
-@on_loop
+@on_virtual_loop
 async def test_patience_is_of_one_wait_not_of_the_whole_reading() -> None:
     log = Log(high_watermark=40)
     log.patience = 0.05
@@ -264,7 +264,7 @@ async def test_patience_is_of_one_wait_not_of_the_whole_reading() -> None:
     assert read == list(range(40))
 
 
-@on_loop
+@on_virtual_loop
 async def test_offsets_that_compaction_emptied_use_up_no_patience() -> None:
     async def fetch(offset: int, last_epoch: int, stop: int | None, max_wait: float) -> Messages:
         columns = {"offset_deltas": [], "last_offset_delta": 9}
@@ -278,7 +278,7 @@ async def test_offsets_that_compaction_emptied_use_up_no_patience() -> None:
     assert await offsets(consumer) == list(range(50, 60))
 
 
-@on_loop
+@on_virtual_loop
 async def test_it_goes_on_where_it_is_sent_backwards_and_forwards() -> None:
     async with Log().consume() as consumer:
         assert [(await anext(consumer)).offset for _ in range(2)] == [0, 1]
@@ -291,7 +291,7 @@ async def test_it_goes_on_where_it_is_sent_backwards_and_forwards() -> None:
         assert await offsets(consumer) == [8, 9]
 
 
-@on_loop
+@on_virtual_loop
 async def test_whoever_waits_for_a_record_is_sent_along() -> None:
     log = Log()
     async with log.consume("latest", None) as consumer:
@@ -301,7 +301,7 @@ async def test_whoever_waits_for_a_record_is_sent_along() -> None:
         assert (await waiting).offset == 4
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_seek_below_the_log_start_is_told_like_any_other_offset() -> None:
     log = Log(start=4)
     async with log.consume() as consumer:
@@ -312,7 +312,7 @@ async def test_a_seek_below_the_log_start_is_told_like_any_other_offset() -> Non
         assert (await anext(consumer)).offset == 4
 
 
-@on_loop
+@on_virtual_loop
 async def test_paused_it_hands_out_nothing_and_fetches_nothing_further() -> None:
     log = Log()
     async with log.consume() as consumer:
@@ -329,7 +329,7 @@ async def test_paused_it_hands_out_nothing_and_fetches_nothing_further() -> None
         assert await offsets(consumer) == list(range(2, 10))
 
 
-@on_loop
+@on_virtual_loop
 async def test_closing_ends_a_pause() -> None:
     consumer = Log().consume()
     await anext(consumer)
@@ -340,7 +340,7 @@ async def test_closing_ends_a_pause() -> None:
     assert await waiting == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_cannot_be_deserialised_is_not_passed_over() -> None:
     def even(value: bytes) -> int:
         if int(value) % 2:

@@ -39,7 +39,7 @@ from jetstream_client.transport.retries import next_step
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.config import ClientConfig
 from jetstream_protocol.generated import api_pb2, common_pb2, groups_pb2
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Failed(grpc.RpcError):
@@ -200,7 +200,7 @@ def test_the_last_answer_of_a_server_counts() -> None:
     assert cause_error(last, UnavailableError("try again"), []) is last
 
 
-@on_loop
+@on_virtual_loop
 async def test_calls_of_a_client_that_does_one_thing_share_its_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -226,7 +226,7 @@ async def test_calls_of_a_client_that_does_one_thing_share_its_timeout(
     await plane.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_second_server_has_as_long_as_an_answer_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -265,7 +265,7 @@ async def test_a_second_server_has_as_long_as_an_answer_takes(
     assert given[1][1] > wait
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_joins_a_group_while_its_coordinator_changes_waits_as_long_as_the_client_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -290,7 +290,7 @@ async def test_who_joins_a_group_while_its_coordinator_changes_waits_as_long_as_
         assert [share for _, share in given] == pytest.approx(shares, abs=1)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_publisher_learns_its_streams_although_the_first_server_is_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -22,7 +22,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2
 from jetstream_protocol.generated import cursors_pb2 as pb
 from jetstream_server.cursors.table import CursorTable, Write
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 STREAM = wire.stream_of(api_pb2.Stream(id=7, name="orders", subject="orders.>"))
 KEY = b"cursor/billing/orders@orders.>"
@@ -140,7 +140,7 @@ async def committed(server: Server, offset: int, metadata: str = "") -> None:
 
 
 @pytest.mark.parametrize("auto_commit", [True, False])
-@on_loop
+@on_virtual_loop
 async def test_a_commit_that_arrives_after_the_next_consumer_has_opened_is_refused(
     auto_commit: bool,
 ) -> None:
@@ -157,7 +157,7 @@ async def test_a_commit_that_arrives_after_the_next_consumer_has_opened_is_refus
     await successor.commit(5, -1)
 
 
-@on_loop
+@on_virtual_loop
 async def test_one_that_arrives_while_it_opens_is_where_it_begins() -> None:
     server = Server()
     await committed(server, 3)
@@ -170,7 +170,7 @@ async def test_one_that_arrives_while_it_opens_is_where_it_begins() -> None:
     assert server.stored == (7, "")
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_first_commit_of_a_new_cursor_may_come_late_too() -> None:
     server = Server()
     late = await killed_while_committing(server, 6, None)
@@ -183,7 +183,7 @@ async def test_the_first_commit_of_a_new_cursor_may_come_late_too() -> None:
     assert server.arrived(late).HasField("error")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_first_commit_by_hand_of_a_new_cursor_takes_nothing_back() -> None:
     """Who has not committed for days may be far behind another."""
     server = Server()
@@ -195,7 +195,7 @@ async def test_a_first_commit_by_hand_of_a_new_cursor_takes_nothing_back() -> No
     assert server.stored == (1_000, "")
 
 
-@on_loop
+@on_virtual_loop
 async def test_of_two_consumers_the_one_that_opened_first_ends() -> None:
     server = Server()
     await committed(server, 3)
@@ -208,7 +208,7 @@ async def test_of_two_consumers_the_one_that_opened_first_ends() -> None:
     assert server.stored == (4, "")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_cursor_that_was_moved_by_hand_stays_there() -> None:
     server = Server()
     successor = cursor(client_of(server))
@@ -220,7 +220,7 @@ async def test_a_cursor_that_was_moved_by_hand_stays_there() -> None:
 
 
 @pytest.mark.parametrize("error", [PermissionDeniedError("no"), NotEnoughReplicasError("no")])
-@on_loop
+@on_virtual_loop
 async def test_who_cannot_commit_reads_nevertheless(error: JetstreamError) -> None:
     server = Server()
     await committed(server, 3)
@@ -233,7 +233,7 @@ async def test_who_cannot_commit_reads_nevertheless(error: JetstreamError) -> No
     assert server.stored == (4, "")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_takes_nothing_over_the_coordinator_decides() -> None:
     server = Server()
     await committed(server, 3)
@@ -244,7 +244,7 @@ async def test_a_member_takes_nothing_over_the_coordinator_decides() -> None:
 
 
 @pytest.mark.parametrize(("began", "is_passed_over"), [(3, False), (5, True)])
-@on_loop
+@on_virtual_loop
 async def test_what_a_member_left_in_a_stream_that_began_at_latest_is_not_passed_over(
     began: int, is_passed_over: bool
 ) -> None:

@@ -26,6 +26,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from tests.support.loops import eventually, on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Events:
@@ -88,10 +89,16 @@ async def test_an_error_that_a_node_gave_is_not_hidden_by_the_search_for_a_repli
         await plane.fetch(pb.DataFetchRequest())
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_error_that_a_node_gave_is_not_hidden_by_a_last_attempt_without_time(
-    node: Frozen, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    tried: list[str] = []
+
+    async def opened(address: str, for_batches: bool) -> None:
+        tried.append(address)
+        await asyncio.Event().wait()
+
     plane = plane_with(1.0)
     loop = asyncio.get_running_loop()
     begin = loop.time()
@@ -99,34 +106,43 @@ async def test_an_error_that_a_node_gave_is_not_hidden_by_a_last_attempt_without
     async def address(stream: common_pb2.StreamRef, read_from: str) -> str:
         if loop.time() < begin + 0.8:
             raise TooManyRequestsError("2 connections open")
-        return node.address
+        return "frozen:1"
 
     monkeypatch.setattr(plane._routes, "address", address)
+    monkeypatch.setattr(plane, "_open", opened)
     monkeypatch.setattr(data_plane, "next_step", lambda *_: Step(None, 0.08))
     with pytest.raises(TooManyRequestsError, match="2 connections"):
         await plane.fetch(fetch_of(1))
-    assert node.connections == 1
+    assert tried == ["frozen:1"]
     await plane.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_fetches_that_wait_for_one_connection_all_move_on_when_it_fails(
-    node: Frozen, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plane = plane_with(4.0)
     asked = set()
+    tried: list[str] = []
+
+    async def opened(address: str, for_batches: bool) -> None:
+        tried.append(address)
+        await asyncio.sleep(1.0)
+        raise UnavailableError("it did not answer in time")
+
+    monkeypatch.setattr(plane, "_open", opened)
 
     async def address(stream: common_pb2.StreamRef, read_from: str) -> str:
         if stream.id in asked:
             raise StreamNotFoundError("the next node was asked")
         asked.add(stream.id)
-        return node.address
+        return "frozen:1"
 
     monkeypatch.setattr(plane._routes, "address", address)
     fetches = [plane.fetch(fetch_of(number)) for number in range(1, 13)]
     failures = await asyncio.gather(*fetches, return_exceptions=True)
     assert [type(failure) for failure in failures] == [StreamNotFoundError] * 12
-    assert node.connections == 1
+    assert tried == ["frozen:1"]
     await plane.close()
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from jetstream_client.publishing.deliveries import Delivery
+from jetstream_client.publishing.deliveries import Delivery, ManyDelivery
+from jetstream_client.publishing.outcome import Outcome
 from jetstream_client.publishing.record_accumulator import Batch
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from tests.support.loops import on_loop
 from tests.unit.client.test_handing_out import Interrupts
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
-class EndsAsItIsGivenUp(Future[Any]):
+class EndsAsItIsGivenUp(Outcome[Any]):
     """The batch fails just after its caller's time is up."""
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -40,6 +40,15 @@ def test_who_gives_up_takes_nothing_from_a_callback() -> None:
     with pytest.raises(TimeoutError):
         delivery.result(0.001)
     assert batch.asked
+
+
+def test_a_delivery_shows_its_outcome() -> None:
+    batch, delivery = delivered()
+    assert repr(delivery) == "<Delivery to 'orders.x': not acknowledged yet>"
+    batch.finish(UnavailableError("too late"))
+    assert repr(delivery) == "<Delivery to 'orders.x': UnavailableError: too late>"
+    assert not batch.is_seen
+    assert repr(ManyDelivery([])) == "<ManyDelivery of 0 batches: all known>"
 
 
 @on_loop
@@ -134,3 +143,22 @@ def test_whose_wait_a_signal_handler_ends_has_seen_nothing(is_late: bool) -> Non
             sys.setprofile(None)
     assert interrupts > 8
     assert batch.asked != is_late
+
+
+@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt, ValueError])
+def test_a_callback_that_ends_the_program_takes_the_outcome_from_nobody(
+    exits: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would end the client's thread in the middle of telling of several batches."""
+    batch, delivery = delivered()
+    called: list[Delivery] = []
+
+    def ends(_: Delivery) -> None:
+        raise exits
+
+    delivery.add_done_callback(ends)
+    delivery.watch(ends)
+    delivery.add_done_callback(called.append)
+    batch.future.set_exception(UnavailableError("no leader"))
+    assert called == [delivery]
+    assert exits.__name__ in caplog.text

@@ -16,7 +16,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from tests.support.log_batches import stamped
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Connection:
@@ -58,7 +58,7 @@ def at(offset: int, *values: bytes) -> bytes:
     return bytes(stamped(offset, *values))
 
 
-@on_loop
+@on_virtual_loop
 async def test_all_that_has_come_is_taken_together() -> None:
     follow = follow_on(Connection(), 5)
     follow.came(frame(at(5, b"a"), high_watermark=6))
@@ -70,7 +70,7 @@ async def test_all_that_has_come_is_taken_together() -> None:
     assert (found.head.high_watermark, found.head.log_start_offset, follow.end) == (8, 2, 8)
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_answer_without_records_is_no_news_until_the_time_is_over() -> None:
     follow = follow_on(Connection())
     follow.came(frame(high_watermark=3))
@@ -79,7 +79,7 @@ async def test_an_answer_without_records_is_no_news_until_the_time_is_over() -> 
     assert (found.batches, found.head.high_watermark) == (b"", 3)
 
 
-@on_loop
+@on_virtual_loop
 async def test_with_a_filter_what_was_passed_over_is_progress() -> None:
     follow = follow_on(Connection(), 5)
     follow.came(frame(high_watermark=9, next_offset=9, last_epoch=3))
@@ -92,7 +92,7 @@ async def test_with_a_filter_what_was_passed_over_is_progress() -> None:
     assert not again.head.HasField("next_offset")
 
 
-@on_loop
+@on_virtual_loop
 async def test_credit_is_given_back_once_half_of_it_is_taken() -> None:
     connection = Connection()
     follow = follow_on(connection)
@@ -105,14 +105,14 @@ async def test_credit_is_given_back_once_half_of_it_is_taken() -> None:
     assert connection.credits == [len(found.batches)]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_small_share_is_a_small_credit() -> None:
     connection = Connection()
     follow_on(connection, bytes_max=70_000)
     assert connection.asked[0].credit == 70_000
 
 
-@on_loop
+@on_virtual_loop
 async def test_whoever_hears_the_server_says_that_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -125,7 +125,7 @@ async def test_whoever_hears_the_server_says_that_it_is_there(
     assert connection.credits == [0]
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_came_before_the_end_is_taken_first() -> None:
     connection = Connection()
     follow = follow_on(connection)
@@ -138,7 +138,7 @@ async def test_what_came_before_the_end_is_taken_first() -> None:
     assert connection.ended == [], "the server knows"
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_first_answer_may_be_an_error_and_a_later_one_only_ends_it() -> None:
     error = common_pb2.Error(code="permission_denied", message="no")
     follow = follow_on(Connection())
@@ -151,7 +151,7 @@ async def test_the_first_answer_may_be_an_error_and_a_later_one_only_ends_it() -
     assert await follow.next(10, 10) is None
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_lost_connection_ends_it_and_a_silent_server_is_given_up() -> None:
     connection = Connection()
     follow = follow_on(connection)
@@ -166,7 +166,7 @@ async def test_a_lost_connection_ends_it_and_a_silent_server_is_given_up() -> No
     assert connection.aborted
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_cancelled_call_loses_nothing() -> None:
     follow = follow_on(Connection())
     follow.came(frame())
@@ -184,7 +184,7 @@ def asks(offset: int, **fields: Any) -> pb.DataFetchRequest:
     return pb.DataFetchRequest(offset=offset, **{"wait_ms_max": 1000, **fields})
 
 
-@on_loop
+@on_virtual_loop
 async def test_only_what_continues_is_taken_from_it() -> None:
     connection = Connection()
     reader = cast(DataConnection, connection)
@@ -196,7 +196,7 @@ async def test_only_what_continues_is_taken_from_it() -> None:
     assert len(connection.ended) == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_damaged_bytes_are_taken_once_and_then_fetched() -> None:
     connection = Connection()
     following = Following()
@@ -209,7 +209,7 @@ async def test_damaged_bytes_are_taken_once_and_then_fetched() -> None:
     assert connection.ended
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_reader_follows_at_the_head_and_fetches_after_an_end() -> None:
     connection = Connection()
     reader = cast(DataConnection, connection)

@@ -14,7 +14,8 @@ import pytest
 from jetstream_client import AsyncClient, AsyncGroupConsumer, UnavailableError
 from jetstream_client.reading import beginnings
 from jetstream_protocol.generated import groups_pb2 as pb
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.client.test_group_consumer import Member
 
 
@@ -61,7 +62,7 @@ async def hangs() -> None:
 
 
 @pytest.mark.parametrize("open_", [fails, hangs])
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_cannot_begin_keeps_no_other_from_being_read(
     open_: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,12 +73,12 @@ async def test_a_stream_that_cannot_begin_keeps_no_other_from_being_read(
         await member.consumer.aclose()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_begins_in_the_end_is_read_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And once: a call that is cancelled does not begin it anew."""
-    monkeypatch.setattr(beginnings, "LONG_SECONDS", 0.2)
+    monkeypatch.setattr(beginnings, "LONG_SECONDS", 1.0)
     begins = asyncio.Event()
     member = Unready(begins.wait)
     async with asyncio.timeout(60.0):
@@ -90,7 +91,7 @@ async def test_a_stream_that_begins_in_the_end_is_read_then(
     assert member.events[1] == ("assigned", ["orders-1"])
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_takes_longer_than_every_call_begins_all_the_same() -> None:
     begins = asyncio.Event()
     member = Unready(begins.wait)
@@ -112,7 +113,7 @@ async def hears(member: Member, assigned: list[int]) -> None:
     await member.membership._beat(0.0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_takes_longer_than_a_generation_begins_all_the_same() -> None:
     """Others join and go meanwhile. With each new generation it was begun anew, and so never."""
 
@@ -127,7 +128,7 @@ async def test_what_takes_longer_than_a_generation_begins_all_the_same() -> None
         await member.consumer.aclose()
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_was_another_member_s_meanwhile_is_begun_anew() -> None:
     """Its position has moved on."""
 
@@ -144,7 +145,7 @@ async def test_what_was_another_member_s_meanwhile_is_begun_anew() -> None:
     assert len(member.opened) == 2
 
 
-@on_loop
+@on_virtual_loop
 async def test_heartbeats_wait_although_a_stream_cannot_begin() -> None:
     """The coordinator answers at once, because the member does not hold what it was told to."""
     member = Unready(fails)
@@ -170,7 +171,7 @@ async def test_heartbeats_wait_although_a_stream_cannot_begin() -> None:
         await member.consumer.aclose()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_was_taken_away_is_not_begun_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -196,7 +197,7 @@ async def test_a_stream_that_was_taken_away_is_not_begun_any_more(
         await member.consumer.aclose()
 
 
-@on_loop
+@on_virtual_loop
 async def test_closing_ends_what_is_being_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beginnings, "LONG_SECONDS", 0.05)
     before = asyncio.all_tasks()
@@ -212,7 +213,7 @@ async def _read_on(consumer: AsyncGroupConsumer) -> None:
         pass
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_has_begun_and_failed_before_it_was_taken_is_noticed() -> None:
     """Its first checkpoint may be refused while the reader is busy with a record."""
     member = Member()
@@ -236,7 +237,7 @@ async def test_what_has_begun_and_failed_before_it_was_taken_is_noticed() -> Non
         ([group_of("others", [3, 4], 4)], 9),  # It read something else: these are new to it.
     ],
 )
-@on_loop
+@on_virtual_loop
 async def test_start_is_for_the_streams_with_which_the_group_began(
     found: list[pb.ConsumerGroup], newest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +248,7 @@ async def test_start_is_for_the_streams_with_which_the_group_began(
     assert await client._newest_stream("workers", "jobs") == newest
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_comes_while_the_group_begins_is_a_later_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -264,7 +265,7 @@ async def test_a_stream_that_comes_while_the_group_begins_is_a_later_one(
 
 
 @pytest.mark.parametrize("steps", range(6))
-@on_loop
+@on_virtual_loop
 async def test_a_call_that_is_cancelled_as_it_ends_a_beginning_leaves_nothing_behind(
     steps: int,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +22,13 @@ from jetstream_client import (
     UnavailableError,
 )
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client.reading import beginnings
+from jetstream_client.reading import beginnings, membership
 from jetstream_client.reading.blocking_group_consumer import GroupConsumer
 from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.membership import Membership
 from jetstream_protocol.generated import groups_pb2 as pb
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.client.batches import messages_of, numbered
 
 AS_STORED = Deserializers()
@@ -134,7 +136,7 @@ async def resolve(start: Position, stop: Position | None) -> tuple[int, None]:
     return 0, None
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_record_that_cannot_be_deserialised_is_neither_passed_over_nor_committed() -> None:
     def below_two(value: bytes) -> int:
         if int(value) >= 2:
@@ -168,7 +170,7 @@ async def next_fails(member: Member, failure: JetstreamError | None) -> None:
 FAILURES = pytest.mark.parametrize("failure", [UnavailableError("for a moment"), None])
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_whose_first_join_fails_joins_at_the_next_call() -> None:
     member = Member()
     failure = UnavailableError("for a moment")
@@ -179,12 +181,12 @@ async def test_a_member_whose_first_join_fails_joins_at_the_next_call() -> None:
 
 
 @FAILURES
-@on_loop
+@on_virtual_loop
 async def test_streams_that_began_before_one_failed_are_told_as_assigned(
     failure: JetstreamError | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that hangs is not begun anew by the next call."""
-    monkeypatch.setattr(beginnings, "LONG_SECONDS", 0.1)
+    monkeypatch.setattr(beginnings, "LONG_SECONDS", 1.0)
     member = Member()
     member.coordinator.assigned = [1, 2, 3]
     member.cursors[2].failures.append(failure)
@@ -198,7 +200,7 @@ async def test_streams_that_began_before_one_failed_are_told_as_assigned(
     ]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_was_never_assigned_is_not_revoked() -> None:
     member = Member()
     member.coordinator.assigned = [1, 2]
@@ -212,7 +214,7 @@ async def test_a_stream_that_was_never_assigned_is_not_revoked() -> None:
 
 
 @FAILURES
-@on_loop
+@on_virtual_loop
 async def test_no_record_comes_before_its_stream_is_told_as_assigned(
     failure: JetstreamError | None,
 ) -> None:
@@ -224,7 +226,7 @@ async def test_no_record_comes_before_its_stream_is_told_as_assigned(
         assert member.events == [("assigned", ["orders-1"])] * 2
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_whose_assignment_the_listener_refused_is_told_as_revoked() -> None:
     member = Member()
     member.on_assigned.append(UnavailableError("no room"))
@@ -234,7 +236,7 @@ async def test_a_stream_whose_assignment_the_listener_refused_is_told_as_revoked
     assert member.events == [("assigned", ["orders-1"]), ("revoked", ["orders-1"])]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_that_is_closed_while_it_joins_is_a_member_no_more() -> None:
     member = Member()
     member.coordinator.answers.clear()
@@ -249,7 +251,7 @@ async def test_a_member_that_is_closed_while_it_joins_is_a_member_no_more() -> N
     assert member.coordinator.heartbeats == heartbeats
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_begins_while_its_member_is_closed_is_not_read() -> None:
     member = Member()
     cursor = member.cursors[1]
@@ -263,7 +265,7 @@ async def test_a_stream_that_begins_while_its_member_is_closed_is_not_read() -> 
     assert member.events == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_no_record_comes_after_it_was_closed() -> None:
     member = Member()
     await anext(member.consumer)
@@ -271,7 +273,7 @@ async def test_no_record_comes_after_it_was_closed() -> None:
     assert await anext(member.consumer, None) is None
 
 
-@on_loop
+@on_virtual_loop
 async def test_no_record_comes_after_its_stream_was_told_as_revoked_because_it_is_closed() -> None:
     member = Member()
     listening = asyncio.Event()
@@ -288,7 +290,7 @@ async def test_no_record_comes_after_its_stream_was_told_as_revoked_because_it_i
     await closing
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_was_given_away_while_others_begin_is_not_begun_nor_read() -> None:
     """It is told to read 1, 2, 3. Beginning stream 1 takes long (its node is slow), and meanwhile
     the coordinator says: only 1; it gives 2 and 3 to another member, which reads them."""
@@ -318,7 +320,7 @@ async def test_a_stream_that_was_given_away_while_others_begin_is_not_begun_nor_
     assert not asked, f"it began the streams {asked}, and told its listener {member.events}"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_record_of_a_stream_that_is_anothers_is_not_handed_out() -> None:
     """The same; what comes first is a record of stream 2, which another member reads."""
     member = Member()
@@ -352,7 +354,7 @@ async def test_a_record_of_a_stream_that_is_anothers_is_not_handed_out() -> None
     assert got is None, f"records {got.offsets()} of {part and part.name} were handed out"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_stops_after_its_session_without_an_answer() -> None:
     """docs/consumers.md: "A member that reaches no coordinator for its `session_timeout` stops
     reading". A call of the control plane lasts as long as transport/groups.py says."""
@@ -385,7 +387,24 @@ async def test_a_member_stops_after_its_session_without_an_answer() -> None:
     assert took < session * 1.2, f"it took {took:.2f} s after the last heartbeat that was answered"
 
 
-@on_loop
+@on_virtual_loop
+async def test_a_member_reads_nothing_more_after_its_machine_was_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its loop's clock has stood still."""
+    suspended = 0.0
+    monkeypatch.setattr(membership, "_boot_clock", lambda: time.monotonic() + suspended)
+    member = Member()
+    await member.consumer.begin()
+    await anext(member.consumer)
+    assert not member.membership.must_adjust
+    suspended = member.membership._session + 1
+    member.membership.check_lease()
+    assert member.membership.is_lost
+    await member.consumer.aclose()
+
+
+@on_virtual_loop
 async def test_a_member_whose_instance_was_taken_ends() -> None:
     member = Member()
     member.membership._session = 0.3
@@ -400,7 +419,7 @@ async def test_a_member_whose_instance_was_taken_ends() -> None:
     await member.consumer.aclose()
 
 
-@on_loop
+@on_virtual_loop
 @pytest.mark.parametrize("is_taken", [True, False])
 async def test_who_was_unheard_for_a_session_does_not_take_its_instance_back(
     is_taken: bool,
@@ -475,7 +494,7 @@ class Named:
         ("", [], [None]),
     ],
 )
-@on_loop
+@on_virtual_loop
 async def test_a_member_says_whose_name_it_takes(
     instance: str, holders: list[str], asked: list[str | None]
 ) -> None:
@@ -487,7 +506,7 @@ async def test_a_member_says_whose_name_it_takes(
     await membership.end()
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_removed_again_and_again_joins_ever_more_rarely() -> None:
     member = Member()
     member.membership._session = 0.3
@@ -522,7 +541,7 @@ def frozen_once_records_have_come(member: Member) -> None:
     consumer._next = frozen  # type: ignore[method-assign]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_process_that_was_frozen_hands_out_no_batch_of_its_last_session() -> None:
     """Its streams may be another member's by then."""
     member = Member()
@@ -549,7 +568,7 @@ def test_nor_does_one_without_asyncio() -> None:
     thread.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_bug_in_a_heartbeat_ends_the_member_with_an_error() -> None:
     member = Member()
     member.membership._session = 0.03

@@ -16,7 +16,7 @@ from jetstream_client._loop_thread import LoopThread
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.blocking_group_consumer import GroupConsumer
 from jetstream_client.reading.membership import Membership
-from tests.support.loops import on_loop
+from tests.support.loops import eventually, on_loop
 from tests.unit.client.batches import messages_of, numbered
 from tests.unit.client.test_consume import Log
 from tests.unit.client.test_group_consumer import Member
@@ -97,7 +97,7 @@ async def test_batches_after_single_records_of_a_group_leave_nothing_out() -> No
         found = [(await anext(consumer)).offset]
         batches = consumer.batches()
         while len(found) < 10:
-            found += (await asyncio.wait_for(anext(batches), 5.0)).offsets()
+            found += (await asyncio.wait_for(anext(batches), 60.0)).offsets()
         with pytest.raises(TimeoutError):  # It asks for more, and there is none.
             await asyncio.wait_for(anext(batches), 0.05)
     assert (found, member.cursors[1].committed) == (list(range(10)), 10)
@@ -190,7 +190,7 @@ async def test_a_fetch_of_one_stream_outlives_the_failure_of_another() -> None:
         with pytest.raises(UnavailableError):
             await anext(consumer)
         while sum(map(len, found.values())) < 20:
-            message = await asyncio.wait_for(anext(consumer), 5.0)
+            message = await asyncio.wait_for(anext(consumer), 60.0)
             assert consumer.current is not None
             found[consumer.current.stream_id].append(message.offset)
     assert found == {1: list(range(10)), 2: list(range(10))}
@@ -207,8 +207,7 @@ async def test_what_a_member_has_fetched_outlives_a_failed_commit_of_another_str
         first = await anext(consumer)
         assert consumer.current is not None
         other = next(each for each in consumer.parts if each is not consumer.current)
-        await asyncio.sleep(0.01)  # It has fetched, too.
-        assert other.fetching is not None
+        await eventually(lambda: other.fetching is not None)
         consumer._part_has_failed()
         assert first.offset == 0
         found = [(await anext(consumer)).offset for _ in range(19)]
@@ -218,23 +217,23 @@ async def test_what_a_member_has_fetched_outlives_a_failed_commit_of_another_str
 def test_a_call_that_is_interrupted_as_its_fetch_comes_loses_no_record(
     blocking: InThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit = blocking.thread._submit
+    on_loop = blocking.thread._on_loop
     interrupts = [True]
 
-    def submitted(coroutine: Any) -> Any:
-        future = submit(coroutine)
+    def submitted(submit: Any) -> Any:
+        call = on_loop(submit)
         if interrupts:
             interrupts.clear()
-            real = future.result
+            real = call.result
 
-            def result(timeout: float | None = None) -> Any:
-                real(timeout)  # It is there; the signal's handler runs before it is returned.
+            def result(check: Any) -> Any:
+                real(check)  # It is there; the signal's handler runs before it is returned.
                 raise KeyboardInterrupt
 
-            future.result = result  # type: ignore[method-assign]
-        return future
+            call.result = result
+        return call
 
-    monkeypatch.setattr(blocking.thread, "_submit", submitted)
+    monkeypatch.setattr(blocking.thread, "_on_loop", submitted)
     with blocking.consumer as consumer:
         with pytest.raises(KeyboardInterrupt):
             next(consumer)

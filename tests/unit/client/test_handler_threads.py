@@ -13,7 +13,7 @@ def call(function: object, seconds: float | None = None) -> object:
     async def main() -> object:
         threads: HandlerThreads[int, object] = HandlerThreads(function, seconds)  # type: ignore[arg-type]
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await threads.call(3)
         finally:
             threads.close()

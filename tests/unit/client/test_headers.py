@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from jetstream_client import Headers, InvalidRequestError
+from jetstream_client.values.checks import check_text
 from jetstream_client.values.headers import OutgoingHeaders, by_name, outgoing
-from jetstream_client.values.text import check_text
 
 BLOCK = b"NATS/1.0\r\nsource: web\r\nTag:a\r\nTag: b \r\nEmpty:\r\n\r\n"
 

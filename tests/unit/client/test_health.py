@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jetstream_client.cli.commands.cluster import cluster_row
 from jetstream_client.cli.commands.drain import can_move
 from jetstream_client.cli.commands.health import lines_of, lines_of_notes, notes_of, problems_of
 from jetstream_client.transport import wire
@@ -43,6 +44,11 @@ def with_node(**fields: Any) -> ClusterInfo:
 def test_a_cluster_where_all_is_well_has_no_problem_nor_has_one_with_a_draining_node() -> None:
     assert kinds(WELL, stream()) == []
     assert kinds(with_node(draining=True), stream()) == []
+
+
+def test_a_node_that_gets_nothing_new_is_shown() -> None:
+    shown = [node["state"] for node in cluster_row(with_node(disk_full=True))["nodes"]]
+    assert shown == ["disk full", "serving", "serving"]
 
 
 @pytest.mark.parametrize(

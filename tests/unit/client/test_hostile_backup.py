@@ -50,7 +50,7 @@ def test_a_manifest_names_files_of_its_folder_only(folder: Path, secret: Path, n
     named = manifest(file_of(secret, name.format(secret.parent)))
     (folder / backup.MANIFEST).write_text(named.to_json())
     with pytest.raises(InvalidRequestError, match="is not the name of a file of a backup"):
-        backup.read_manifest(folder)
+        backup.FolderBackup(folder).read_manifest()
 
 
 @pytest.mark.parametrize("wrong", [{"length": -1}, {"base_offset": -1}, {"length": "9"}])
@@ -58,7 +58,7 @@ def test_a_manifest_has_possible_numbers(folder: Path, secret: Path, wrong: dict
     named = manifest(replace(file_of(secret), **wrong))
     (folder / backup.MANIFEST).write_text(named.to_json())
     with pytest.raises(InvalidRequestError, match="is not the manifest of a backup"):
-        backup.read_manifest(folder)
+        backup.FolderBackup(folder).read_manifest()
 
 
 @pytest.mark.parametrize("number", [2**62, -1])
@@ -75,27 +75,27 @@ def test_a_manifest_has_the_settings_of_a_stream_and_no_others(folder: Path, unk
     named = manifest(settings={**SETTINGS, unknown: True})
     (folder / backup.MANIFEST).write_text(named.to_json())
     with pytest.raises(InvalidRequestError, match=f"no setting '{unknown}'"):
-        backup.read_manifest(folder)
+        backup.FolderBackup(folder).read_manifest()
 
 
 def test_a_file_that_leads_elsewhere_is_not_read(folder: Path, secret: Path) -> None:
     (folder / NAME).symlink_to(secret)
     with pytest.raises(InvalidRequestError, match="not a regular file"):
-        backup.check_files(folder, manifest(file_of(secret)))
+        backup.FolderBackup(folder).check_files(manifest(file_of(secret)))
     with pytest.raises(InvalidRequestError, match="not a regular file"):
-        backup.batch_files(folder)
+        backup.FolderBackup(folder).names()
 
 
 def test_a_pipe_is_not_waited_for(folder: Path, secret: Path) -> None:
     os.mkfifo(folder / NAME)
     with pytest.raises(InvalidRequestError, match="not a regular file"):
-        backup.check_files(folder, manifest(file_of(secret)))
+        backup.FolderBackup(folder).check_files(manifest(file_of(secret)))
 
 
 def test_a_manifest_that_leads_elsewhere_is_not_read(folder: Path, secret: Path) -> None:
     (folder / backup.MANIFEST).symlink_to(secret)
     with pytest.raises(InvalidRequestError, match="not a regular file"):
-        backup.read_manifest(folder)
+        backup.FolderBackup(folder).read_manifest()
 
 
 @pytest.mark.parametrize("name", [backup._LOCK, backup._TEMPORARY])
@@ -109,7 +109,7 @@ def test_a_manifest_of_gigabytes_is_not_read(folder: Path) -> None:
     with (folder / backup.MANIFEST).open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(InvalidRequestError, match="too large"):
-        backup.read_manifest(folder)
+        backup.FolderBackup(folder).read_manifest()
 
 
 def test_an_object_that_is_larger_than_it_should_be_is_not_read(
@@ -137,4 +137,4 @@ def test_a_batch_far_after_the_others_is_not_restored(folder: Path) -> None:
     far.stamp(2**60, 0, WallUs(0))
     path.write_bytes(far.to_bytes())
     with pytest.raises(CorruptBatchError, match="should end before 1"):
-        list(backup.stored_batches(folder, manifest(file_of(path))))
+        list(backup.FolderBackup(folder).stored_batches(manifest(file_of(path))))

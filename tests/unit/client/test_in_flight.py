@@ -458,3 +458,31 @@ def test_batches_that_are_split_are_no_more_in_flight_than_the_server_recognises
     (last,) = made.due(0.0)
     assert (last.sequence, last.batch) == (5, sent[4].batch)
     assert made.has_room
+
+
+@pytest.mark.parametrize("missed_is_first", [True, False])
+def test_one_that_has_missed_a_batch_ends_nothing_that_another_may_take(
+    missed_is_first: bool,
+) -> None:
+    made = in_flight(ORDERS, AUDIT, one_is_enough=True)
+    (first,) = added(made, 1)
+    assert answered(made, first, ack(2)) == [Done(first.batch, None)]
+    (second,) = added(made, 1)
+    refusals = [
+        nack(OutOfSequenceError("it is not the next"), "audit"),
+        nack(UnavailableError("another node leads")),
+    ]
+    for refusal in refusals if missed_is_first else reversed(refusals):
+        assert answered(made, second, refusal) == []
+    (again,) = made.due(1.0)
+    assert answered(made, again, ack(4)) == [Done(second.batch, None)]
+
+
+def test_a_producer_that_all_have_forgotten_ends() -> None:
+    made = in_flight(ORDERS, AUDIT, one_is_enough=True)
+    (sent,) = added(made, 1)
+    missed = OutOfSequenceError("it is not the next")
+    assert answered(made, sent, nack(missed, "audit")) == []
+    ((failed, error),) = answered(made, sent, nack(missed))
+    assert failed is sent.batch
+    assert isinstance(error, UnknownOutcomeError)

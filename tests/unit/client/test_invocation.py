@@ -25,7 +25,7 @@ def _no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def called(arguments: str, **kind: bool) -> Invocation:
     """What a command with these options is given, called with these arguments."""
-    app = options.group("A group.")
+    app = options.group("stream")
     seen: list[Invocation] = []
 
     @app.command()

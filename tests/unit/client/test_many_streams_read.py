@@ -16,7 +16,8 @@ from jetstream_client.reading.byte_budget import ByteBudget
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.transport.cursors import COMMITS_MAX, Commit, Cursors
 from jetstream_protocol.generated import cursors_pb2 as pb
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.client import test_group_consumer as fakes
 from tests.unit.client.batches import batch_bytes, messages_of
 
@@ -52,7 +53,7 @@ class Many(fakes.Member):
             cursor.committed, cursor.seconds, cursor.fails = 0, SECONDS, fails
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_without_a_server_is_closed_in_the_time_of_one_commit() -> None:
     many = Many(auto_commit=True)
     for _ in range(STREAMS * 10):
@@ -63,7 +64,7 @@ async def test_a_member_without_a_server_is_closed_in_the_time_of_one_commit() -
     assert asyncio.get_running_loop().time() - began < 3 * SECONDS
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_commits_by_hand_in_the_time_of_one_commit() -> None:
     many = Many(auto_commit=False)
     for _ in range(STREAMS * 10):
@@ -76,7 +77,7 @@ async def test_a_member_commits_by_hand_in_the_time_of_one_commit() -> None:
     await many.consumer.aclose()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_processing_commits_each_second_also_many_streams() -> None:
     many = Many(auto_commit=False)
 
@@ -99,7 +100,7 @@ async def test_a_processing_commits_each_second_also_many_streams() -> None:
     assert asyncio.get_running_loop().time() - began < 3 * SECONDS
 
 
-@on_loop
+@on_virtual_loop
 async def test_commits_that_waited_for_a_call_without_answer_wait_for_no_other() -> None:
     calls: list[int] = []
 
@@ -131,7 +132,7 @@ def test_each_consumer_asks_for_its_share_of_the_budget() -> None:
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-@on_loop
+@on_virtual_loop
 async def test_nothing_is_fetched_while_the_budget_is_used_up(is_closed: bool) -> None:
     """By a stream whose records are not handed out; the others have some at hand."""
     budget, asked = ByteBudget(100 * KIB), [0, 0]
@@ -161,7 +162,7 @@ async def test_nothing_is_fetched_while_the_budget_is_used_up(is_closed: bool) -
     assert budget.used == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_long_polls_of_idle_streams_keep_no_other_from_fetching() -> None:
     budget = ByteBudget(1000 * KIB)
 

@@ -104,6 +104,8 @@ def parameters() -> Iterator[tuple[str, str, tuple[object, ...]]]:
             kind = str(each.annotation)
             if each.kind is not each.VAR_KEYWORD and "int" in kind.split(" | "):
                 yield name, each.name, NUMBERS
+            elif "Size" in kind:
+                yield name, each.name, (*NUMBERS, "", "1XB", "9" * 400 + "TiB")
             elif "Seconds" in kind:
                 yield name, each.name, DURATIONS
             elif "str" in kind or "Stream" in kind or "Payload" in kind:

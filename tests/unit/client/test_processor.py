@@ -13,7 +13,8 @@ from jetstream_client import Message, Messages, MessageTooLargeError
 from jetstream_client.processing.options import ProcessOptions
 from jetstream_client.processing.outputs import Output
 from jetstream_client.processing.processor import Processor
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.client.batches import messages_of, numbered
 
 
@@ -69,7 +70,7 @@ def processor_of(source: Source, handles: asyncio.Event) -> Processor:
     return Processor(source, attempt, publish, ask, 10.0, options)
 
 
-@on_loop
+@on_virtual_loop
 async def test_streams_are_given_to_others_while_handlers_of_one_that_was_reset_end() -> None:
     source, handles = Source(), asyncio.Event()
     processor = processor_of(source, handles)
@@ -87,7 +88,7 @@ async def test_streams_are_given_to_others_while_handlers_of_one_that_was_reset_
     await running
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_bug_in_a_commit_ends_the_processing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jetstream_client.processing.processor.CHECKPOINT_SECONDS", 0.01)
     source, handles = Source(), asyncio.Event()
@@ -104,7 +105,7 @@ async def test_a_bug_in_a_commit_ends_the_processing(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("most", [470, 0])
-@on_loop
+@on_virtual_loop
 async def test_a_dead_letter_that_is_too_large_is_shortened_or_ends_the_processing(
     most: int,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from jetstream_client.processing.queue import AsyncQueue
 from jetstream_protocol.generated import consumers_pb2 as pb
 from tests.support.loops import eventually, on_loop
 from tests.support.virtual_time import on_virtual_loop
+from tests.unit.client.test_handing_out import interrupted
 
 _Kind = pb.AcknowledgeMessagesRequest.Kind
 ABOUT = SimpleNamespace(
@@ -118,6 +120,23 @@ async def test_one_that_is_closed_while_it_begins_pulls_nothing() -> None:
     assert server.next_offset == 0
 
 
+@on_loop
+async def test_a_message_names_its_stream_as_those_of_other_readers_do() -> None:
+    async with queue_of(Server()) as queue:
+        assert (await anext(queue)).stream == "jobs"
+
+
+@on_loop
+async def test_a_loop_over_one_that_is_closed_meanwhile_ends() -> None:
+    """Also where it was at work, and does not wait for a message."""
+    queue = queue_of(Server())
+    found = []
+    async for message in queue:
+        found.append(message.offset)
+        await queue.aclose()
+    assert found == [0]
+
+
 @pytest.mark.parametrize("again", [False, True])
 @on_loop
 async def test_one_whose_closing_is_cancelled_goes_on_with_nothing(again: bool) -> None:
@@ -191,6 +210,29 @@ def test_an_interrupt_just_as_a_message_has_come_leaves_it_for_the_next_call(
     thread.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("first", [1, 30, 60])
+def test_an_interrupt_anywhere_in_a_call_loses_no_message(first: int) -> None:
+    thread = LoopThread()
+
+    async def made() -> AsyncQueue:
+        server = Server()
+        server.most = 100
+        return queue_of(server)
+
+    reader = Queue(thread, thread.run(made()))
+    found: list[int] = []
+
+    for number in range(first, first + 30):
+        found += interrupted(partial(next, reader), number)
+    while len(found) < 100:
+        found.append(next(reader).offset)
+    assert found == list(range(100))
+    reader.close()
+    thread.close()
+
+
 def of_dead_letters(publish: Any, size: int = 1 << 30) -> tuple[Server, AsyncQueue, list[int]]:
     """Each message was delivered too often. Also the sizes of what is published, which is refused
     if it is larger than `size`."""
@@ -233,7 +275,7 @@ async def test_a_dead_letter_that_never_can_be_published_ends_the_reader_and_not
     expected = MessageTooLargeError if refusal is None else type(refusal)
     for _ in range(2):
         with pytest.raises(expected) as raised:
-            await asyncio.wait_for(anext(queue), 5)
+            await asyncio.wait_for(anext(queue), 60)
     assert "record 0 of stream 'jobs@jobs' as a dead letter on 'dead'" in raised.value.__notes__[0]
     await eventually(lambda: server.given_back == [0])
     assert server.ended == []

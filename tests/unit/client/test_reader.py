@@ -21,7 +21,7 @@ from jetstream_protocol.batch import encode
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import WallUs
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 LEADERS = {"a": "node-1:1", "b": "node-2:2", "c": "node-3:3"}
 
@@ -56,7 +56,7 @@ def reader_of(cluster: Cluster, timeout: float = 5.0) -> Reader:
     return Reader(unused, unused, control, timeout)
 
 
-@on_loop
+@on_virtual_loop
 async def test_each_leader_is_asked_for_its_own() -> None:
     cluster = Cluster()
     answers = await reader_of(cluster).list_offsets([(name, "latest") for name in "cab"])
@@ -68,7 +68,7 @@ async def test_each_leader_is_asked_for_its_own() -> None:
     ]
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_error_that_stays_ends_it_at_once() -> None:
     cluster = Cluster()
     with pytest.raises(StreamNotFoundError):
@@ -76,12 +76,12 @@ async def test_an_error_that_stays_ends_it_at_once() -> None:
     assert len(cluster.asked) == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_nothing_asked_is_nothing_answered() -> None:
     assert await reader_of(Cluster()).list_offsets([]) == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leader_that_is_never_found_is_unavailable_in_time() -> None:
     cluster = Cluster()
     cluster.result = lambda name, node: api_pb2.ListOffsetsResponse.Result(  # type: ignore[method-assign]
@@ -91,7 +91,7 @@ async def test_a_leader_that_is_never_found_is_unavailable_in_time() -> None:
         await reader_of(cluster, timeout=0.2).list_offsets([("a", "latest")])
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_offset_needs_no_asking() -> None:
     cluster = Cluster()
     assert await reader_of(cluster).resolve("a", 7, None) == (7, None)
@@ -101,7 +101,7 @@ async def test_an_offset_needs_no_asking() -> None:
     assert cluster.asked == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_start_and_stop_are_settled_by_one_question() -> None:
     cluster = Cluster()
     assert await reader_of(cluster).resolve("a", "earliest", "latest") == (ord("a"), ord("a"))
@@ -143,7 +143,7 @@ def leaderless(*, gone: bool = False) -> Reader:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-@on_loop
+@on_virtual_loop
 async def test_without_a_leader_the_bounds_are_those_of_the_replica_that_serves(
     gone: bool,
 ) -> None:
@@ -153,7 +153,7 @@ async def test_without_a_leader_the_bounds_are_those_of_the_replica_that_serves(
     assert await reader.resolve("a", "earliest", None, "leader") == (3, None)
 
 
-@on_loop
+@on_virtual_loop
 async def test_without_a_leader_a_reader_is_told_who_is_missing_and_what_else_to_do() -> None:
     reader = leaderless()
     with pytest.raises(NotLeaderError, match=r"node 1, leader of stream 'a'.*--read-from any"):
@@ -236,7 +236,7 @@ def retained(starts: list[int]) -> Reader:
     return Reader(streams, data, control, 0.3)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_fetch_from_the_earliest_record_follows_retention_however_often_it_is_faster() -> (
     None
 ):
@@ -249,7 +249,7 @@ async def test_a_fetch_from_the_earliest_record_follows_retention_however_often_
         await retained([5]).fetch("a", 3)
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_a_fetch_has_is_returned_when_retention_removes_the_next_record() -> None:
     for position in (3, "earliest"):
         messages = await retained([3, 3, 40]).fetch("a", position, max_messages=10)
@@ -272,7 +272,7 @@ class Indexing(Cluster):
         return api_pb2.ListOffsetsResponse(results=results)
 
 
-@on_loop
+@on_virtual_loop
 async def test_while_an_index_is_made_the_log_is_searched_for_the_last_record_of_a_subject() -> (
     None
 ):

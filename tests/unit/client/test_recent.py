@@ -18,7 +18,7 @@ from jetstream_client.transport.streams import Streams
 from jetstream_client.values.config import ClientConfig
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 NOBODY: Any = None
 MAX = 4
@@ -50,7 +50,7 @@ def test_what_was_used_least_recently_is_forgotten() -> None:
     assert len(recent) == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_routes_forget_streams_and_nodes() -> None:
     async def leader_of(stream: common_pb2.StreamRef, timeout: float) -> int:
         return -1
@@ -74,7 +74,7 @@ def test_the_data_plane_forgets_who_served_streams() -> None:
     assert len(plane._served) == MAX
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_data_plane_forgets_nodes_with_which_no_connection_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,7 +90,7 @@ async def test_the_data_plane_forgets_nodes_with_which_no_connection_is_open(
     assert list(plane._pools) == ["n2:1"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_names_of_streams_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     async def known(ref: common_pb2.StreamRef) -> Any:
         stream = SimpleNamespace(name=f"s{ref.id}")
@@ -121,7 +121,7 @@ def channels(monkeypatch: pytest.MonkeyPatch) -> list[Channel]:
     return made
 
 
-@on_loop
+@on_virtual_loop
 async def test_channels_to_nodes_long_not_asked_are_closed(channels: list[Channel]) -> None:
     plane = ControlPlane(ClientConfig())
     for number in range(3 * MAX):
@@ -136,7 +136,7 @@ async def test_channels_to_nodes_long_not_asked_are_closed(channels: list[Channe
     assert all(each.closed for each in channels)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_renewed_channel_is_closed_when_its_last_call_has_ended(
     channels: list[Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:

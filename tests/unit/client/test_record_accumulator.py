@@ -217,6 +217,18 @@ def test_keys_without_values_to_match_are_refused() -> None:
         columns_of([b"1"], [b"k", b"l"])
 
 
+@pytest.mark.parametrize("values", [[b"1", b"2"], ["1", "2"], ["1", b"2"]], ids=repr)
+def test_values_and_keys_may_come_one_by_one(values: list[str | bytes]) -> None:
+    found = columns_of((each for each in values), iter(["k", None]))
+    assert found == ([b"1", b"2"], [b"k", None])
+    assert columns_of(dict.fromkeys(values).keys(), None) == ([b"1", b"2"], None)
+
+
+def test_one_object_is_not_taken_for_many_records() -> None:
+    with pytest.raises(TypeError, match="values must be a list with one value a record"):
+        columns_of({"id": 1}, None)
+
+
 def test_a_record_lingers_at_most_half_of_its_delivery_timeout() -> None:
     clock = Clock()
     buffer = buffer_of(clock, linger=60.0)

@@ -30,6 +30,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from tests.support.loops import eventually, on_loop
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.client.test_consume import Log
 from tests.unit.client.test_group_consumer import Member
 from tests.unit.client.test_handing_out import Cursor
@@ -67,7 +68,7 @@ def test_a_private_class_of_error_has_the_row_of_its_base() -> None:
     assert repeats(Private("nobody"), Caller.COMMIT)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_consumer_outlives_the_disk_of_the_node_that_leads_the_cursors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -89,7 +90,7 @@ async def test_a_consumer_outlives_the_disk_of_the_node_that_leads_the_cursors(
 
 
 @pytest.mark.parametrize("error", [QuotaExceededError("full"), PermissionDeniedError("no")])
-@on_loop
+@on_virtual_loop
 async def test_a_consumer_that_can_never_commit_is_told(error: JetstreamError) -> None:
     cursor = Cursor()
 
@@ -108,7 +109,7 @@ async def test_a_consumer_that_can_never_commit_is_told(error: JetstreamError) -
     await consumer.aclose()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_outlives_the_disk_of_the_node_that_coordinates() -> None:
     member = Member()
     member.membership._session = 2.0
@@ -130,7 +131,7 @@ async def test_a_table_keeps_nothing_of_waits_that_ran_out() -> None:
     await table.aclose()
 
 
-@on_loop
+@on_virtual_loop
 async def test_seeks_in_a_row_under_a_waiting_call_end_nothing() -> None:
     """Each ended the fetch under way, and the call began anew: once one in the other."""
     async with Log().consume("latest", None) as consumer:
@@ -143,7 +144,7 @@ async def test_seeks_in_a_row_under_a_waiting_call_end_nothing() -> None:
         assert (await asyncio.wait_for(reading, 5.0)).offset == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_consumer_that_two_tasks_begin_at_once_commits_in_one_task() -> None:
     cursor, opens = Cursor(), asyncio.Event()
 

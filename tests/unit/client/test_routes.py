@@ -17,7 +17,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.generated import common_pb2
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 REF = common_pb2.StreamRef(name="orders")
 NOW = ContextVar("NOW", default=100.0)
@@ -89,7 +89,7 @@ def test_another_preference_is_refused(wrong: str) -> None:
         check_read_from(wrong)
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_leader_is_asked_and_where_it_is_not_found_another_in_sync() -> None:
     cluster = Cluster()
     assert await cluster.routes().address(REF, "leader") == "d0:1"
@@ -100,7 +100,7 @@ async def test_the_leader_is_asked_and_where_it_is_not_found_another_in_sync() -
     assert {await cluster.routes().address(REF, "leader") for _ in range(30)} == {"d2:1"}
 
 
-@on_loop
+@on_virtual_loop
 async def test_without_a_leader_each_replica_is_tried_and_the_leader_looked_for_once() -> None:
     cluster = Cluster()
     cluster.leader = -1
@@ -115,7 +115,7 @@ async def test_without_a_leader_each_replica_is_tried_and_the_leader_looked_for_
     assert cluster.looked == [1.0]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stand_in_is_left_for_the_leader_once_there_is_one() -> None:
     cluster = Cluster()
     cluster.leader = -1
@@ -131,7 +131,7 @@ async def test_a_stand_in_is_left_for_the_leader_once_there_is_one() -> None:
     assert len(cluster.looked) == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leader_that_is_a_new_node_is_found_with_the_next_look() -> None:
     cluster = Cluster()
     routes = cluster.routes()
@@ -143,7 +143,7 @@ async def test_a_leader_that_is_a_new_node_is_found_with_the_next_look() -> None
     assert await routes.address(REF, "leader") == "d3:1"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_reader_stays_with_its_replica_once_the_streams_id_is_known() -> None:
     cluster = Cluster()
     cluster.leader = -1
@@ -154,7 +154,7 @@ async def test_a_reader_stays_with_its_replica_once_the_streams_id_is_known() ->
         assert await routes.address(common_pb2.StreamRef(id=7), read_from) == chosen
 
 
-@on_loop
+@on_virtual_loop
 async def test_any_is_one_in_sync_and_spreads() -> None:
     cluster = Cluster()
     cluster.stream.isr = (0, 2)
@@ -162,14 +162,14 @@ async def test_any_is_one_in_sync_and_spreads() -> None:
     assert drawn == {"d0:1", "d2:1"}
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_reader_stays_with_its_choice() -> None:
     routes = Cluster().routes()
     first = await routes.address(REF, "any")
     assert {await routes.address(REF, "any") for _ in range(30)} == {first}
 
 
-@on_loop
+@on_virtual_loop
 async def test_nearest_is_in_the_own_rack_and_else_who_greets_quickest() -> None:
     cluster = Cluster("east", "west", "east")
     assert await cluster.routes("east").address(REF, "nearest") == "d0:1"
@@ -178,7 +178,7 @@ async def test_nearest_is_in_the_own_rack_and_else_who_greets_quickest() -> None
     assert await cluster.routes().address(REF, "nearest") == "d1:1"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_node_is_measured_once() -> None:
     cluster = Cluster()
     routes = cluster.routes()
@@ -187,14 +187,14 @@ async def test_a_node_is_measured_once() -> None:
     assert sorted(cluster.greeted) == ["d0:1", "d1:1", "d2:1"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_does_not_greet_is_not_the_nearest() -> None:
     cluster = Cluster()
     del cluster.seconds["d1:1"]
     assert await cluster.routes().address(REF, "nearest") == "d0:1"
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_failed_or_is_behind_is_left_alone_for_a_while() -> None:
     cluster = Cluster()
     routes = cluster.routes()
@@ -211,7 +211,7 @@ async def test_who_failed_or_is_behind_is_left_alone_for_a_while() -> None:
     assert await routes.address(REF, preference) == "d1:1", "the while is over"
 
 
-@on_loop
+@on_virtual_loop
 async def test_where_all_are_to_be_avoided_somebody_is_asked_all_the_same() -> None:
     cluster = Cluster()
     routes = cluster.routes()
@@ -221,7 +221,7 @@ async def test_where_all_are_to_be_avoided_somebody_is_asked_all_the_same() -> N
     assert await routes.address(REF, "any") in ("d0:1", "d1:1", "d2:1")
 
 
-@on_loop
+@on_virtual_loop
 async def test_fenced_nodes_are_not_asked() -> None:
     cluster = Cluster()
     cluster.nodes[1] = replace(cluster.nodes[1], fenced=True)
@@ -229,14 +229,14 @@ async def test_fenced_nodes_are_not_asked() -> None:
     assert drawn == {"d0:1", "d2:1"}
 
 
-@on_loop
+@on_virtual_loop
 async def test_replicas_out_of_sync_are_better_than_nobody() -> None:
     cluster = Cluster()
     cluster.stream.isr, cluster.stream.replicas = (), (2,)
     assert await cluster.routes().address(REF, "any") == "d2:1"
 
 
-@on_loop
+@on_virtual_loop
 async def test_when_nobody_tells_the_replicas_any_node_is_tried_but_not_for_a_wrong_name() -> None:
     cluster = Cluster()
     cluster.error = UnavailableError("no node answers")
@@ -246,7 +246,7 @@ async def test_when_nobody_tells_the_replicas_any_node_is_tried_but_not_for_a_wr
         await cluster.routes().address(REF, "any")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_redirect_is_followed() -> None:
     routes = Cluster().routes()
     await routes.address(REF, "any")
@@ -254,14 +254,14 @@ async def test_a_redirect_is_followed() -> None:
     assert await routes.address(REF, "any") == "d9:1"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_cluster_of_one_is_asked_nothing_further() -> None:
     cluster = Cluster("east")
     cluster.error = StreamNotFoundError("not asked")
     assert await cluster.routes().address(REF, "nearest") == "d0:1"
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_nearest_may_be_an_observer_and_others_are_asked_only_as_a_last_resort() -> None:
     cluster = Cluster("east", "east", "west", "west")
     cluster.stream.isr = cluster.stream.replicas = (0, 1)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import typer
 
-from jetstream_client import InvalidRequestError
+from jetstream_client import AsyncClient, InvalidRequestError
 from jetstream_client.cli.units import duration_text, parse_duration, parse_size, parse_timeout
 from jetstream_client.transport.wire import to_config
 
@@ -41,8 +41,16 @@ def test_what_no_field_can_hold_is_refused() -> None:
         to_config({"group": "\udcff"})
     with pytest.raises(InvalidRequestError, match="invalid max_messages 'many'"):
         to_config({"max_messages": "many"})  # type: ignore[typeddict-item]
-    with pytest.raises(InvalidRequestError, match="'10GiB': give a number of bytes"):
-        to_config({"max_bytes": "10GiB"})  # type: ignore[typeddict-item]
+    with pytest.raises(InvalidRequestError, match="invalid compact 'yes': say True or False"):
+        to_config({"compact": "yes"})  # type: ignore[typeddict-item]
+    with pytest.raises(InvalidRequestError, match="max_bytes '10 gallons' is not a size: say"):
+        to_config({"max_bytes": "10 gallons"})
+
+
+def test_sizes_may_be_text_as_on_the_command_line() -> None:
+    assert to_config({"max_bytes": "10GiB", "segment_bytes": "1MB"}).max_bytes == 10 << 30
+    publisher = AsyncClient("localhost:1").publisher("x", max_bytes="64KiB", buffer_bytes="1MiB")
+    assert (publisher.options.max_bytes, publisher.options.buffer_bytes) == (1 << 16, 1 << 20)
 
 
 @pytest.mark.parametrize(

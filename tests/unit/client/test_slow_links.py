@@ -16,7 +16,7 @@ from jetstream_client import TlsConfig
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.values.config import ClientConfig
 from jetstream_protocol.generated import api_pb2
-from jetstream_server.serving.grpc.handlers import handlers_of
+from jetstream_server.serving.grpc.server import handlers_of
 from tests.support.loops import on_loop
 from tests.support.tls import HOSTS
 
@@ -63,7 +63,7 @@ async def test_a_server_far_away_is_reached_by_tls(tmp_path: Path) -> None:
     link = await asyncio.start_server(partial(carry, port, ends), "127.0.0.1", 0)
     address = f"127.0.0.1:{link.sockets[0].getsockname()[1]}"
     tls = TlsConfig(ca=str(authority.certificate_file))
-    plane = ControlPlane(ClientConfig(servers=(address,), timeout=20, tls=tls))
+    plane = ControlPlane(ClientConfig(servers=(address,), timeout=60, tls=tls))
     found = await plane.call(api_pb2.DescribeClusterRequest(), what="asking from far away")
     assert found.controller == 7
     await plane.close()

@@ -16,7 +16,7 @@ from jetstream_client import (
     StreamReadonlyError,
 )
 from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRoutes
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 
 def stream(name: str, group: str = "", acks: str = "reply") -> Stream:
@@ -47,6 +47,8 @@ def stream(name: str, group: str = "", acks: str = "reply") -> Stream:
         lake_lag=0.0,
         lake_object_bytes=0,
         on_mismatch="keep",
+        description="",
+        labels="",
         replicas=(0,),
         leader=0,
         leader_epoch=0,
@@ -88,6 +90,8 @@ def test_where_no_stream_acknowledges_waiting_is_refused() -> None:
 
 def test_named_streams_are_waited_for_and_no_others() -> None:
     feed = SubjectRoute.of([stream("a"), stream("b"), stream("c", "g"), stream("d", "g")])
+    with pytest.raises(InvalidRequestError, match="invalid acks 1: say 'all', 'any'"):
+        feed.wanted("a.x", 1)  # type: ignore[arg-type]
     assert feed.wanted("a.x", ["b"]) == (names("b"),)
     assert feed.wanted("a.x", ["c", "d"]) == (names("c", "d"),)
     assert not feed.is_covered_by(feed.wanted("a.x", ["b"]))
@@ -152,7 +156,7 @@ class FakeRegistry:
         return self.led.get(stream.name, stream)
 
 
-@on_loop
+@on_virtual_loop
 async def test_publishers_of_one_subject_share_one_question() -> None:
     registry = FakeRegistry(stream("a"))
     feeds = SubjectRoutes(registry.streams_on, registry.as_led)
@@ -161,7 +165,7 @@ async def test_publishers_of_one_subject_share_one_question() -> None:
     assert feeds.known("a.x") is not None
 
 
-@on_loop
+@on_virtual_loop
 async def test_that_no_stream_listens_is_never_remembered() -> None:
     registry = FakeRegistry()
     feeds = SubjectRoutes(registry.streams_on, registry.as_led)
@@ -185,7 +189,7 @@ def test_a_stream_is_shown_in_one_line() -> None:
     assert repr(stream("a")) == "<Stream 'a@a.>', id 1, leader 0, isr [0]>"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_subject_with_a_wildcard_is_refused_without_asking() -> None:
     registry = FakeRegistry(stream("a"))
     with pytest.raises(InvalidRequestError, match="wildcard"):
@@ -193,7 +197,7 @@ async def test_a_subject_with_a_wildcard_is_refused_without_asking() -> None:
     assert registry.calls == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_known_is_asked_for_anew_while_it_is_still_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -209,7 +213,7 @@ async def test_what_is_known_is_asked_for_anew_while_it_is_still_used(
     await feeds.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_known_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jetstream_client.publishing.subject_routes.FRESH_SECONDS", -100.0)
     registry = FakeRegistry(stream("a"))
@@ -218,7 +222,7 @@ async def test_what_is_known_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     assert feeds.known("a.x") is None
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_leader_is_asked_whether_a_stream_still_does_not_listen() -> None:
     """Any other node may hear later that it was resumed."""
     paused = replace(stream("a"), paused=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jetstream_client import InvalidRequestError
+from jetstream_client import AsyncClient, InvalidRequestError
 from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.table import AsyncTable
 from tests.support.loops import eventually, on_loop
@@ -44,6 +44,14 @@ def table_of(consumer: Any, failure: Exception | None = None) -> AsyncTable:
         return END
 
     return AsyncTable(consumer, latest, wait=True, patience=60, stale_after=None)
+
+
+@on_loop
+async def test_a_table_that_has_not_begun_does_not_seem_empty() -> None:
+    table = AsyncClient("localhost:1").table("prices")
+    with pytest.raises(InvalidRequestError, match="use it in `async with`"):
+        table["apple"]
+    assert repr(table).startswith("<AsyncTable of 0 keys")
 
 
 @on_loop

@@ -54,6 +54,13 @@ def test_what_a_person_compares_is_not_folded(monkeypatch: pytest.MonkeyPatch) -
     assert found.getvalue() == "NAME  orders-of-europe\nN     123456\n"
 
 
+def test_one_long_name_does_not_make_a_table_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "28")
+    print_table(("NAME", "SUBJECT"), [("orders", "orders.>"), ("long-" * 8, "long.>")])
+    assert found.getvalue().splitlines()[1].split() == ["orders", "orders.>"]
+
+
 def test_an_empty_table_is_shown_to_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     found = terminal(monkeypatch)
     print_table(("NAME", "SUBJECT", "REPLICAS"), [])

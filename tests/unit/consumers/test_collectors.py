@@ -12,14 +12,22 @@ import pytest
 
 from jetstream_protocol.errors import PermissionDeniedError, UnavailableError
 from jetstream_protocol.generated import consumers_pb2 as pb
-from jetstream_protocol.types import WallUs
+from jetstream_protocol.types import MonotonicUs, WallUs
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers import consumer as consumer_module
 from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Collector, Consumer, Delivery, Outlet
 from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Feed, Reader
-from jetstream_server.consumers.pulls import REQUEST_TIMEOUT, Pull, PullRoom, Status
+from jetstream_server.consumers.pulls import (
+    EXCEEDS_MAX_BYTES,
+    HEARTBEAT,
+    NO_MESSAGES,
+    REQUEST_TIMEOUT,
+    Pull,
+    PullRoom,
+    Status,
+)
 from jetstream_server.consumers.records import Piece, Record, Wanted
 from jetstream_server.metadata.state.streams import NO_LAKE
 from jetstream_server.replication.replica import Replica
@@ -29,7 +37,8 @@ from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from jetstream_server.serving.stream_access import StreamAccess
 from tests.support.clocks import MONOTONIC_US, FakeClocks
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import loop_clock, on_virtual_loop
 
 COUNT = 5
 ROOM = 1_000_000
@@ -48,6 +57,7 @@ class Ground:
         self.refused = self.checks = 0
         self.sent: list[int] = []
         self.statuses: list[str] = []
+        self.faults: list[Any] = []
 
     async def read(self, *_: Any, is_paced: bool = True) -> Piece:
         if is_paced:
@@ -70,6 +80,9 @@ class Ground:
         self.refused += not self.may_commit
         return self.may_commit
 
+    def reply_length(self, consumer: Consumer, delivery: Delivery) -> int:
+        return self.faults.pop()() if self.faults else 20
+
     def deliver(self, consumer: Consumer, to: bytes, deliveries: list[Delivery]) -> None:
         self.sent += [each.record.offset for each in deliveries]
 
@@ -77,7 +90,7 @@ class Ground:
         self.statuses.append(status.text)
 
 
-def started(ground: Ground, **wanted: Any) -> Consumer:
+def started(ground: Ground, clocks: object = None, **wanted: Any) -> Consumer:
     config = ConsumerConfig(name="c", is_durable=True, **wanted)
     replica = SimpleNamespace(
         stream=SimpleNamespace(lake=NO_LAKE),
@@ -93,7 +106,7 @@ def started(ground: Ground, **wanted: Any) -> Consumer:
         Deliveries(config, 0),
         Feed(cast(Reader, ground), cast(Replica, replica), Wanted(), 0),
         cast(Outlet, ground),
-        cast(Clocks, FakeClocks()),
+        cast(Clocks, clocks or FakeClocks()),
         lambda _: None,
         created_us=WallUs(0),
         epoch=1,
@@ -124,7 +137,7 @@ async def asked_for_room(collector: Collector) -> None:
     assert not collector.deliveries
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_may_not_read_gets_nothing_that_was_read_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -147,7 +160,7 @@ def test_without_the_right_to_use_it_nats_clients_get_nothing_more(
 ) -> None:
     monkeypatch.setattr(consumer_module, "_DENIED_SECONDS", 0.001)
 
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         ground = Ground(may_read=True)
         consumer = started(ground, deliver_subject=to, max_ack_pending=2)
@@ -165,7 +178,7 @@ def test_without_the_right_to_use_it_nats_clients_get_nothing_more(
     scenario()
 
 
-@on_loop
+@on_virtual_loop
 async def test_both_are_served_in_turn() -> None:
     ground = Ground(may_read=True)
     consumer = started(ground)
@@ -179,7 +192,7 @@ async def test_both_are_served_in_turn() -> None:
     await ended(consumer)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_full_link_to_nats_keeps_no_other_reader_waiting() -> None:
     ground = Ground(may_read=True)
     ground.has_room = False
@@ -190,7 +203,7 @@ async def test_a_full_link_to_nats_keeps_no_other_reader_waiting() -> None:
     await ended(consumer)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_collector_takes_no_more_than_it_has_room_for() -> None:
     consumer = started(Ground(may_read=True))
     assert await collected(consumer, COUNT, bytes_max=2 * MESSAGE_BYTES) == [0, 1]
@@ -198,7 +211,7 @@ async def test_a_collector_takes_no_more_than_it_has_room_for() -> None:
     await ended(consumer)
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_waits_for_room_keeps_no_other_reader_waiting() -> None:
     ground = Ground(may_read=True)
     consumer = started(ground)
@@ -213,7 +226,133 @@ async def test_who_waits_for_room_keeps_no_other_reader_waiting() -> None:
     await ended(consumer)
 
 
-@on_loop
+@on_virtual_loop
+async def test_the_next_in_turn_is_asked_for_room_where_a_message_is_too_large_for_one() -> None:
+    ground = Ground(may_read=True)
+    consumer = started(ground)
+    consumer.pull(Pull(b"_INBOX.1", 1, bytes_left=1))
+    collector = Collector()
+    consumer.collect(collector, Pull(b" 2", 1))
+    await asked_for_room(collector)
+    assert ground.statuses == [EXCEEDS_MAX_BYTES]
+    collector.open(ROOM)
+    consumer.wake()
+    await eventually(lambda: [each.record.offset for each in collector.deliveries] == [0])
+    await ended(consumer)
+
+
+@on_virtual_loop
+async def test_nats_clients_are_not_sent_what_was_read_for_others_there_either() -> None:
+    ground = Ground(may_read=False)
+    consumer = started(ground)
+    collector = Collector()
+    consumer.collect(collector, Pull(b" 2", 1, bytes_left=1))
+    collector.open(ROOM)
+    consumer.pull(Pull(b"_INBOX.1", 1))
+    await eventually(lambda: collector.end == EXCEEDS_MAX_BYTES)
+    await eventually(lambda: ground.checks > 0)
+    assert ground.sent == []
+    await ended(consumer)
+
+
+@pytest.mark.parametrize(
+    "config", [{"max_ack_pending": 1}, {"pause_until_us": 2**60}], ids=["full", "paused"]
+)
+def test_who_does_not_wait_is_told_that_nothing_comes_now(config: dict[str, int]) -> None:
+    @on_virtual_loop
+    async def scenario() -> None:
+        ground = Ground(may_read=True)
+        consumer = started(ground, **config)
+        if "max_ack_pending" in config:
+            consumer.pull(Pull(b"_INBOX.1", 1))
+            await eventually(lambda: ground.sent == [0])
+        consumer.pull(Pull(b"_INBOX.2", 1, no_wait=True))
+        await eventually(lambda: ground.statuses == [NO_MESSAGES])
+        await ended(consumer)
+
+    scenario()
+
+
+@on_virtual_loop
+async def test_a_fault_of_ours_passes_over_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_module, "_RETRY_SECONDS", 0.001)
+    ground = Ground(may_read=True)
+    ground.faults = [dict[str, int]().popitem]
+    consumer = started(ground)
+    consumer.pull(Pull(b"_INBOX.1", 2, bytes_left=ROOM))
+    await eventually(lambda: ground.sent == [0, 1])
+    assert not ground.faults
+    await ended(consumer)
+
+
+class Slow(Ground):
+    """Its log is read for ever: by a slow lake, or for somebody whose quota is used up."""
+
+    async def read(self, *_: Any, is_paced: bool = True) -> Piece:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("comes_first", [True, False], ids=["first", "meanwhile"])
+def test_pulls_end_in_time_however_long_it_reads(comes_first: bool) -> None:
+    @on_virtual_loop
+    async def scenario() -> None:
+        ground = Slow(may_read=True)
+        consumer = started(ground, clocks=Clocks(monotonic=loop_clock))
+        until_us = MonotonicUs(loop_clock() + 20_000)
+        pull = Pull(b"_INBOX.1", 1, expires_us=until_us, heartbeat_us=8_000)
+        if not comes_first:
+            consumer.pull(Pull(b"_INBOX.2", 1))
+            await asyncio.sleep(0)
+        consumer.pull(pull)
+        await eventually(lambda: ground.statuses[-1:] == [REQUEST_TIMEOUT])
+        assert ground.statuses == [HEARTBEAT, HEARTBEAT, REQUEST_TIMEOUT]
+        await ended(consumer)
+
+    scenario()
+
+
+@pytest.mark.parametrize("is_denied", [True, False], ids=["denied", "no room"])
+def test_pulls_end_in_time_while_nobody_takes_a_message(
+    is_denied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "_RETRY_SECONDS", 60.0)
+
+    @on_virtual_loop
+    async def scenario() -> None:
+        ground = Ground(may_read=not is_denied)
+        consumer = started(ground, clocks=Clocks(monotonic=loop_clock))
+        waiting = Collector()
+        consumer.collect(waiting, Pull(b" 2", 2))
+        await asked_for_room(waiting)
+        ground.has_room = is_denied
+        until_us = MonotonicUs(loop_clock() + 20_000)
+        consumer.pull(Pull(b"_INBOX.1", 1, expires_us=until_us))
+        await eventually(lambda: ground.statuses == [REQUEST_TIMEOUT])
+        await ended(consumer)
+
+    scenario()
+
+
+@on_virtual_loop
+async def test_a_link_to_nats_that_has_room_again_is_used_while_others_wait_for_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_module, "_RETRY_SECONDS", 0.001)
+    ground = Ground(may_read=True)
+    consumer = started(ground)
+    waiting = Collector()
+    consumer.collect(waiting, Pull(b" 2", 2))
+    await asked_for_room(waiting)
+    ground.has_room = False
+    consumer.pull(Pull(b"_INBOX.1", 2))
+    await asyncio.sleep(0.01)
+    ground.has_room = True
+    await eventually(lambda: ground.sent == [0, 1])
+    await ended(consumer)
+
+
+@on_virtual_loop
 async def test_room_for_which_nothing_is_left_goes_back() -> None:
     consumer = started(Ground(may_read=True))
     slow = Collector()
@@ -234,7 +373,7 @@ async def test_room_for_which_nothing_is_left_goes_back() -> None:
     await ended(consumer)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_pull_that_waits_ends_with_the_leadership() -> None:
     consumer = started(Ground(may_read=True))
     await collected(consumer, COUNT)
@@ -300,7 +439,7 @@ class OneCall:
     def time_remaining(self) -> None: ...
 
 
-@on_loop
+@on_virtual_loop
 async def test_messages_that_nobody_has_read_are_counted_among_unread_answers() -> None:
     outstanding = ResponseMemoryLimiter(lambda _: None)
     consumer = started(Ground(may_read=True))
@@ -313,7 +452,7 @@ async def test_messages_that_nobody_has_read_are_counted_among_unread_answers() 
     await ended(consumer)
 
 
-@on_loop
+@on_virtual_loop
 async def test_without_room_for_them_no_message_is_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -331,7 +470,7 @@ async def test_without_room_for_them_no_message_is_delivered(
     await ended(consumer)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_pull_that_waits_for_messages_holds_no_room() -> None:
     outstanding = ResponseMemoryLimiter(lambda _: None)
     consumer = started(Ground(may_read=True))

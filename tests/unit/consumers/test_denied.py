@@ -21,7 +21,8 @@ from jetstream_server.consumers.records import Wanted
 from jetstream_server.metadata.state.streams import NO_LAKE
 from jetstream_server.replication.replica import Replica
 from tests.support.clocks import FakeClocks
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Denied:
@@ -66,7 +67,7 @@ def started(is_durable: bool, denied: Denied, ended: list[Consumer]) -> Consumer
     return consumer
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_durable_one_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_module, "_DENIED_SECONDS", 0.001)
     denied, ended = Denied(), list[Consumer]()
@@ -77,7 +78,7 @@ async def test_a_durable_one_tries_again(monkeypatch: pytest.MonkeyPatch) -> Non
     await asyncio.sleep(0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_another_one_ends() -> None:
     denied, ended = Denied(), list[Consumer]()
     consumer = started(False, denied, ended)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import MonotonicUs
+from jetstream_server.consumers import keeper
 from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.keeper import Keeper, State, StateWrite
 from jetstream_server.consumers.kept import Kept
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 
 KEY = b"consumer/7/c"
 
@@ -70,7 +74,7 @@ def open_in(log: Log) -> list[int]:
     return [offset for offset, _, _ in Kept.decode(log.value).opened]
 
 
-@on_loop
+@on_virtual_loop
 async def test_nobody_is_told_before_it_is_stored_and_many_share_a_write() -> None:
     log = Log()
     leader = Leader(log, 1)
@@ -88,7 +92,7 @@ async def test_nobody_is_told_before_it_is_stored_and_many_share_a_write() -> No
     leader.keeper.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_write_whose_answer_was_lost_is_made_again() -> None:
     log = Log()
     leader = Leader(log, 1)
@@ -100,7 +104,27 @@ async def test_a_write_whose_answer_was_lost_is_made_again() -> None:
     leader.keeper.close()
 
 
-@on_loop
+@on_virtual_loop
+async def test_a_fault_of_ours_leaves_no_consumer_without_a_keeper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeper, "_RETRY_SECONDS", 0.001)
+    log, faults = Log(), [KeyError("a fault")]
+    write = log.write
+
+    async def faulty(writes: Sequence[StateWrite]) -> list[State]:
+        if faults:
+            raise faults.pop()
+        return await write(writes)
+
+    log.write = faulty  # type: ignore[method-assign]
+    leader = Leader(log, 1)
+    leader.acknowledge(0)
+    await eventually(lambda: leader.told == [0])
+    leader.keeper.abandon()
+
+
+@on_virtual_loop
 async def test_a_leader_that_was_replaced_stores_nothing_and_tells_nobody() -> None:
     log = Log()
     before, after = Leader(log, 1), Leader(log, 2)
@@ -113,7 +137,7 @@ async def test_a_leader_that_was_replaced_stores_nothing_and_tells_nobody() -> N
     after.keeper.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_changed_is_stored_at_the_end() -> None:
     log = Log()
     leader = Leader(log, 1)
@@ -124,7 +148,7 @@ async def test_what_changed_is_stored_at_the_end() -> None:
     assert open_in(log) == [0, 1, 2, 4]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_deleted_consumer_is_not_stored_again() -> None:
     log = Log()
     leader = Leader(log, 1)

@@ -12,17 +12,19 @@ import pytest
 from jetstream_protocol.errors import NotLeaderError, UnavailableError
 from jetstream_protocol.types import StreamId
 from jetstream_server.clocks import Clocks
+from jetstream_server.consumers import leaderships
 from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Consumer, Outlet
 from jetstream_server.consumers.feed import Reader
 from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
-from jetstream_server.metadata.state.changes import StreamChanged
+from jetstream_server.metadata.state.changes import StreamChanged, StreamDeleted
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.consumers.test_keeper import Log
-from tests.unit.consumers.test_manager import Served, kept
+from tests.unit.consumers.test_manager import Served, kept, noted
 
 
 class Node:
@@ -40,6 +42,7 @@ class Node:
             cast(Outlet, None),
             cast(Clocks, clocks),
             self.log,
+            noted,
         )
         self.leaderships = Leaderships(self.consumers, cast(ReplicaManager, self))
 
@@ -59,7 +62,7 @@ class Node:
 
 
 @pytest.mark.parametrize("what", ["leadership", "lease"])
-@on_loop
+@on_virtual_loop
 async def test_who_has_lost_it_while_the_consumers_were_loaded_says_so(what: str) -> None:
     node = Node()
     loads, load = asyncio.Event(), node.log.load
@@ -82,7 +85,7 @@ async def test_who_has_lost_it_while_the_consumers_were_loaded_says_so(what: str
 
 
 @pytest.mark.parametrize("leads", [True, False])
-@on_loop
+@on_virtual_loop
 async def test_who_has_lost_it_while_the_consumers_were_loaded_takes_over_nothing(
     leads: bool,
 ) -> None:
@@ -106,7 +109,7 @@ async def test_who_has_lost_it_while_the_consumers_were_loaded_takes_over_nothin
     await node.leaderships.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_leads_it_again_meanwhile_waits_for_the_later_load() -> None:
     node = Node()
     loads, load, epochs = asyncio.Event(), node.log.load, list[int]()
@@ -127,7 +130,7 @@ async def test_who_leads_it_again_meanwhile_waits_for_the_later_load() -> None:
     await node.leaderships.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_consumers_that_a_later_leader_has_claimed_may_be_there() -> None:
     node = Node()
     node.log.value, node.log.revision = kept(6, 100), 4
@@ -141,7 +144,7 @@ async def test_consumers_that_a_later_leader_has_claimed_may_be_there() -> None:
 
 
 @pytest.mark.parametrize("is_replaced", [True, False])
-@on_loop
+@on_virtual_loop
 async def test_a_fenced_leader_says_that_another_one_leads(is_replaced: bool) -> None:
     """Unless the consumer was deleted."""
     node = Node()
@@ -158,7 +161,7 @@ async def test_a_fenced_leader_says_that_another_one_leads(is_replaced: bool) ->
     await node.leaderships.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_node_that_ends_says_so() -> None:
     node = Node()
     await node.leaderships.close()
@@ -167,7 +170,7 @@ async def test_a_node_that_ends_says_so() -> None:
 
 
 @pytest.mark.parametrize("what", ["leadership", "lease"])
-@on_loop
+@on_virtual_loop
 async def test_who_has_lost_it_while_a_consumer_was_created_does_not_answer(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,4 +195,48 @@ async def test_who_has_lost_it_while_a_consumer_was_created_does_not_answer(
         await node.leaderships.add(node.replica, config, 0)
     assert node.log.value
     assert bool(added) == (what == "lease")  # Of that a change of the metadata tells later.
+    await node.leaderships.close()
+
+
+@on_virtual_loop
+async def test_nothing_is_kept_of_a_stream_that_is_deleted() -> None:
+    node = Node()
+    await node.leaderships.loaded(node.replica)
+    deleted: Any = StreamDeleted(node.stream)
+    node.leaderships.apply(deleted)
+    assert not node.leaderships._loads
+
+
+@on_virtual_loop
+async def test_a_fault_of_ours_leaves_no_stream_without_its_consumers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leaderships, "_PAUSE_SECONDS", 0.001)
+    node, faults = Node(), [KeyError("a fault")]
+    load = node.log.load
+
+    async def faulty(stream_ids: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return await load(stream_ids)
+
+    node.log.load = faulty  # type: ignore[method-assign]
+    await node.leaderships.loaded(node.replica)
+    assert not faults
+    await node.leaderships.close()
+
+
+@on_virtual_loop
+async def test_what_was_created_for_an_earlier_leadership_is_claimed_for_the_new_one() -> None:
+    """Else it would be fenced by its own node's claim, and be served by nobody."""
+    node = Node()
+    config = ConsumerConfig(name="c", is_durable=True)
+    node.log.goes_on.clear()
+    creating = asyncio.ensure_future(node.leaderships.add(node.replica, config, 0))
+    await asyncio.sleep(0)
+    node.stream.leader_epoch = 6
+    node.log.goes_on.set()
+    with pytest.raises(UnavailableError):
+        await creating
+    assert node.consumers.find(StreamId(7), "c") is None
     await node.leaderships.close()

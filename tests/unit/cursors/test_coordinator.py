@@ -21,7 +21,8 @@ from jetstream_server.cursors import coordinator as coordinators
 from jetstream_server.cursors.coordinator import Coordinator, Heartbeat
 from jetstream_server.cursors.groups import GONE_MIN, Group, Member, last_of
 from jetstream_server.cursors.records import group_from_proto, group_to_proto
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 
 
 class World:
@@ -78,7 +79,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "LOOK_SECONDS", 0.005)
 
 
-@on_loop
+@on_virtual_loop
 async def test_nobody_is_told_before_it_is_written() -> None:
     world = World()
     world.writable.clear()
@@ -91,7 +92,7 @@ async def test_nobody_is_told_before_it_is_written() -> None:
     assert world.written[-1].has("a")
 
 
-@on_loop
+@on_virtual_loop
 async def test_while_a_change_is_written_neither_owner_commits() -> None:
     world = World()
     group = await world.beat("a", set())
@@ -112,7 +113,7 @@ async def test_while_a_change_is_written_neither_owner_commits() -> None:
         assert not world.coordinator.why_not("g", number, "b", group.generation)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_change_that_cannot_be_written_has_not_happened() -> None:
     world = World()
     group = await world.beat("a", set())
@@ -123,7 +124,7 @@ async def test_a_change_that_cannot_be_written_has_not_happened() -> None:
     assert not world.coordinator.why_not("g", 1, "a", group.generation)
 
 
-@on_loop
+@on_virtual_loop
 async def test_members_that_wait_for_news_are_told_when_another_node_leads() -> None:
     world = World()
     group = await world.beat("a", set())
@@ -137,7 +138,7 @@ async def test_members_that_wait_for_news_are_told_when_another_node_leads() -> 
             await asyncio.wait_for(each, 60.0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_silent_member_is_given_up_and_told_so_when_it_comes_back() -> None:
     world = World()
     group = await world.beat("a", set())
@@ -151,7 +152,7 @@ async def test_a_silent_member_is_given_up_and_told_so_when_it_comes_back() -> N
     watching.cancel()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_that_does_not_let_go_is_given_up() -> None:
     world = World()
     await world.beat("a", set())
@@ -168,7 +169,7 @@ async def test_a_member_that_does_not_let_go_is_given_up() -> None:
     watching.cancel()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_new_leader_goes_on_and_gives_every_member_a_whole_session() -> None:
     world = World()
     await world.beat("a", set())
@@ -184,7 +185,7 @@ async def test_a_new_leader_goes_on_and_gives_every_member_a_whole_session() -> 
     watching.cancel()
 
 
-@on_loop
+@on_virtual_loop
 async def test_streams_that_appear_are_shared_out() -> None:
     world = World()
     await world.beat("a", set())
@@ -194,7 +195,7 @@ async def test_streams_that_appear_are_shared_out() -> None:
     watching.cancel()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_group_remembers_which_streams_it_began_with() -> None:
     world = World()
     world.streams = [7, 9]
@@ -209,7 +210,16 @@ async def test_a_group_remembers_which_streams_it_began_with() -> None:
     assert (await world.coordinator.heartbeat(other)).newest_at_first == 12
 
 
-@on_loop
+@on_virtual_loop
+async def test_also_where_all_of_these_are_deleted_and_others_created() -> None:
+    """Else a member that is to begin at "latest" would pass over what the new ones hold."""
+    world = World()
+    for world.streams in ([7, 9], [], [12]):
+        await world.beat(f"after {len(world.written)}", set())
+    assert world.written[-1].newest_at_first == 9
+
+
+@on_virtual_loop
 async def test_a_group_reads_one_source_and_a_refused_one_leaves_nothing() -> None:
     world = World()
     await world.beat("a", set())
@@ -221,7 +231,7 @@ async def test_a_group_reads_one_source_and_a_refused_one_leaves_nothing() -> No
     assert [group.name for group in world.coordinator.groups()] == ["g"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_principal_begins_so_many_groups_and_those_without_members_do_not_count() -> None:
     world = World()
 
@@ -244,7 +254,7 @@ async def test_a_principal_begins_so_many_groups_and_those_without_members_do_no
     await begin("five", "g", most=0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_groups_that_are_being_written_count_and_a_new_leader_knows_whose_they_are() -> None:
     world = World()
     first = Heartbeat("one", "s", Member("a"), 0, frozenset(), 0.0, "user:x", 1)
@@ -261,7 +271,7 @@ async def test_groups_that_are_being_written_count_and_a_new_leader_knows_whose_
         await next_leader.heartbeat(replace(first, group="two"))
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_that_does_not_release_is_removed_also_after_a_failover() -> None:
     world = World()
     group = await world.beat("a", set())
@@ -281,7 +291,7 @@ async def test_a_member_that_does_not_release_is_removed_also_after_a_failover()
     assert not world.coordinator.groups()[0].has("a"), "60 s have passed, and b has no stream"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_whose_heartbeats_wait_for_a_slow_write_is_not_given_up() -> None:
     """session 2 s. Another member joins, and the write takes 1.6 s (a slow follower). `a` sends its
     heartbeats all the time, each 0.6 s."""
@@ -307,7 +317,7 @@ async def test_a_member_whose_heartbeats_wait_for_a_slow_write_is_not_given_up()
     assert world.coordinator.groups()[0].has("a"), "its heartbeat was there after 0.6 s of 2"
 
 
-@on_loop
+@on_virtual_loop
 async def test_two_that_join_a_new_group_whose_first_write_fails_do_not_read_the_same_streams() -> (
     None
 ):
@@ -326,7 +336,7 @@ async def test_two_that_join_a_new_group_whose_first_write_fails_do_not_read_the
     assert not told_a & told_b, f"both were told to read {sorted(told_a & told_b)}"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_heartbeat_from_before_the_assignment_releases_nothing() -> None:
     """`a` sent it before it was told of its streams; it is late on the way (its node was frozen).
     Meanwhile it asked another node, was told, and reads."""
@@ -343,7 +353,7 @@ async def test_a_heartbeat_from_before_the_assignment_releases_nothing() -> None
     assert not told_b.assigned("b") & reads, f"a still reads {sorted(told_b.assigned('b') & reads)}"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_group_that_nobody_uses_is_forgotten_some_day() -> None:
     world = World()
     watching = asyncio.ensure_future(world.coordinator.watch())
@@ -356,7 +366,7 @@ async def test_a_group_that_nobody_uses_is_forgotten_some_day() -> None:
     assert len(world.coordinator.groups()) < 20, "kept for ever, and no call removes one"
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_may_have_been_written_is_written_before_anything_else() -> None:
     """A write that failed may be in the log all the same, and the next leader would read it."""
     world = World()
@@ -371,7 +381,7 @@ async def test_what_may_have_been_written_is_written_before_anything_else() -> N
     ]
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_time_to_release_counts_for_each_stream_by_itself() -> None:
     """A member that releases one stream late is not removed for one that it has just lost."""
     world = World()
@@ -394,7 +404,7 @@ async def test_the_time_to_release_counts_for_each_stream_by_itself() -> None:
     watching.cancel()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_process_whose_instance_another_one_has_taken_is_told_so() -> None:
     world = World()
     group = await world.beat("a", set(), instance="worker")
@@ -404,7 +414,7 @@ async def test_a_process_whose_instance_another_one_has_taken_is_told_so() -> No
         await world.beat("a", {1, 2, 3, 4}, group.generation, instance="worker")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_late_copy_of_the_first_heartbeat_brings_nobody_back() -> None:
     """Else the copy would take the name from the process that has it now."""
     world = World()
@@ -416,7 +426,7 @@ async def test_a_late_copy_of_the_first_heartbeat_brings_nobody_back() -> None:
     assert (await world.beat("b", held, group.generation, instance="worker")).has("b")
 
 
-@on_loop
+@on_virtual_loop
 async def test_nor_does_one_that_arrives_after_a_failover() -> None:
     world = World()
     await world.beat("a", set(), instance="worker")
@@ -429,7 +439,7 @@ async def test_nor_does_one_that_arrives_after_a_failover() -> None:
     assert (await world.beat("b", set(), group.generation, instance="worker")).has("b")
 
 
-@on_loop
+@on_virtual_loop
 async def test_only_a_first_run_takes_a_name_from_another_process() -> None:
     """It had asked whether its name was taken, and the other one came only then."""
     world = World()
@@ -444,7 +454,7 @@ async def test_only_a_first_run_takes_a_name_from_another_process() -> None:
     assert (await world.beat("c", set(), instance="another")).has("c")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_name_is_taken_by_the_second_heartbeat() -> None:
     """And a new one by the first. Who joins without a name asks once."""
     world = World()
@@ -457,7 +467,7 @@ async def test_a_name_is_taken_by_the_second_heartbeat() -> None:
     assert (await world.beat("c", set(), replaces="")).has("c")
 
 
-@on_loop
+@on_virtual_loop
 async def test_late_heartbeats_of_a_dead_process_take_no_name_from_the_living() -> None:
     """Its first one, or its second one, or both."""
     world = World()
@@ -471,7 +481,7 @@ async def test_late_heartbeats_of_a_dead_process_take_no_name_from_the_living() 
     assert len(world.written) == written
 
 
-@on_loop
+@on_virtual_loop
 async def test_nor_while_the_living_one_is_being_removed_for_silence() -> None:
     """It joins again, and would be told that another process has its name."""
     world = World()
@@ -486,7 +496,7 @@ async def test_nor_while_the_living_one_is_being_removed_for_silence() -> None:
     assert (await world.beat("a.1", set(), instance="worker", replaces="a")).has("a.1")
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_has_to_ask_again_is_told_first_what_is_wrong() -> None:
     world = World()
     await world.beat("a", set(), instance="worker", replaces="")
@@ -497,7 +507,7 @@ async def test_who_has_to_ask_again_is_told_first_what_is_wrong() -> None:
         await world.beat("a.1", set(), instance="worker", replaces="b")
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_has_gone_is_known_for_long_and_not_for_ever() -> None:
     world = World()
     for number in range(GONE_MIN + 10):
@@ -506,7 +516,7 @@ async def test_who_has_gone_is_known_for_long_and_not_for_ever() -> None:
     assert group.gone == tuple(f"m{number}" for number in range(9, GONE_MIN + 9))
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_group_is_deleted_once_it_has_no_members() -> None:
     world = World()
     with pytest.raises(NotFoundError):
@@ -520,7 +530,7 @@ async def test_a_group_is_deleted_once_it_has_no_members() -> None:
     assert (await world.beat("b", set())).assigned("b") == {1, 2, 3, 4}
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_look_at_all_groups_forgets_none_that_was_made_anew_meanwhile() -> None:
     world = World()
     await world.beat("a", set(), group="f", session=1_000)
@@ -549,7 +559,7 @@ async def test_a_look_at_all_groups_forgets_none_that_was_made_anew_meanwhile() 
     assert not world.coordinator.why_not("g", 1, "b", group.generation)
 
 
-@on_loop
+@on_virtual_loop
 async def test_heartbeats_of_those_who_are_no_members_leave_nothing() -> None:
     world = World()
     await world.beat("a", set())
@@ -559,7 +569,7 @@ async def test_heartbeats_of_those_who_are_no_members_leave_nothing() -> None:
     assert world.coordinator._groups["g"].leases.heard.keys() == {"a"}
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_heartbeat_for_another_source_keeps_no_member_in_the_group() -> None:
     """Whoever may use the name on streams of its own may not have those of a dead member kept."""
     world = World()
@@ -576,7 +586,7 @@ async def test_a_heartbeat_for_another_source_keeps_no_member_in_the_group() -> 
     assert world.coordinator.groups()[0].members == ()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_refusal_says_nothing_of_an_earlier_attempt_to_write() -> None:
     """The first one may be committed yet: until then neither state alone decides."""
     world = World()

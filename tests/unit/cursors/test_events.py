@@ -39,8 +39,9 @@ from jetstream_server.metadata.state.outbox import NOTHING_NOTED, Outbox
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.listeners import Listeners
 from tests.support.local_metadata import LocalMetadata
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
 from tests.support.node import Node
+from tests.support.virtual_time import on_virtual_loop
 
 CONSUMER, BY_HAND = Cause("user:me"), Cause("user:me", by_hand=True)
 
@@ -334,7 +335,7 @@ class Leader:
         await self.until(lambda: not table.events(1, 1))
 
 
-@on_loop
+@on_virtual_loop
 async def test_events_reach_the_outbox_and_leave_the_cursors(tmp_path: Path) -> None:
     leader = Leader(tmp_path / "streams")
     leader.record()
@@ -388,14 +389,14 @@ async def killed_after_it_told(folder: Path) -> list[tuple[str, str]]:
 CREATED, DELETED = ("cursor_created", "a"), ("cursor_deleted", "a")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leader_that_dies_before_it_tells_is_followed_by_one_that_does(
     tmp_path: Path,
 ) -> None:
     assert await killed_before_it_tells(tmp_path / "streams") == [CREATED, DELETED]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leader_that_dies_after_it_told_is_followed_by_one_that_tells_nothing_twice(
     tmp_path: Path,
 ) -> None:
@@ -410,7 +411,7 @@ class HastyTeller(EventTeller):
         await super()._note(events)
 
 
-@on_loop
+@on_virtual_loop
 async def test_events_whose_deletion_is_refused_are_not_proposed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,7 +459,7 @@ async def told_after_a_higher_offset(folder: Path) -> list[tuple[str, str]]:
     return leader.told()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_higher_offset_of_an_earlier_leader_does_not_count(tmp_path: Path) -> None:
     told = await told_after_a_higher_offset(tmp_path / "streams")
     assert told == [("cursor_created", "before"), CREATED]
@@ -467,7 +468,7 @@ async def test_a_higher_offset_of_an_earlier_leader_does_not_count(tmp_path: Pat
 class TestMutants:
     """Each rule is needed."""
 
-    @on_loop
+    @on_virtual_loop
     async def test_events_are_deleted_before_they_are_noted(self, tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr(stores, "EventTeller", HastyTeller)
@@ -482,7 +483,7 @@ class TestMutants:
             await leader.store.close()
         assert leader.told() == [], "lost"
 
-    @on_loop
+    @on_virtual_loop
     async def test_what_is_noted_is_told_by_the_offset_alone(self, tmp_path: Path) -> None:
         def by_offset(event: Event, outbox: Outbox) -> bool:
             return event.offset <= outbox.cursors_noted[1]
@@ -492,7 +493,7 @@ class TestMutants:
             told = await told_after_a_higher_offset(tmp_path / "streams")
         assert told == [("cursor_created", "before")], "the second is lost"
 
-    @on_loop
+    @on_virtual_loop
     async def test_the_metadata_takes_whatever_comes(self, tmp_path: Path) -> None:
         def note_again(tables: Tables, command: NoteCursors) -> Decision:
             tables.activity = replace(tables.activity, cursors_noted=NOTHING_NOTED)
@@ -502,7 +503,7 @@ class TestMutants:
             patches.setitem(OPERATIONS, NoteCursors.op, Operation(NoteCursors, note_again))
             assert await killed_after_it_told(tmp_path / "streams") == [CREATED, CREATED]
 
-    @on_loop
+    @on_virtual_loop
     async def test_a_position_is_an_offset_alone(self, tmp_path: Path) -> None:
         def note_by_offset(tables: Tables, command: NoteCursors) -> Decision:
             return note_cursors(tables, replace(command, leader_epoch=LeaderEpoch(0)))
@@ -521,7 +522,7 @@ class TestMutants:
         await leader.store.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_thousands_of_cursors_are_told_in_bounded_entries_and_commits_cost_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,7 +542,7 @@ async def test_thousands_of_cursors_are_told_in_bounded_entries_and_commits_cost
     await leader.store.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_events_of_cursors_do_not_push_others_out_of_the_outbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -563,7 +564,7 @@ async def test_events_of_cursors_do_not_push_others_out_of_the_outbox(
 
 
 @pytest.mark.parametrize("level", [4, FEATURE_LEVEL_MAX])
-@on_loop
+@on_virtual_loop
 async def test_who_does_not_ask_pays_nothing(tmp_path: Path, level: int) -> None:
     leader = Leader(tmp_path / "streams", level=FeatureLevel(level))
     if level == 4:

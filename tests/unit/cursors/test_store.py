@@ -16,6 +16,7 @@ from jetstream_protocol.errors import (
     StorageError,
     UnavailableError,
 )
+from jetstream_protocol.types import StreamId, WallUs
 from jetstream_server.cursors import store
 from jetstream_server.cursors.coordinator import Heartbeat
 from jetstream_server.cursors.groups import Member
@@ -31,8 +32,9 @@ from jetstream_server.metadata.state.commands import (
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica import Replica
 from tests.support.local_metadata import LocalMetadata
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
 from tests.support.node import Node
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Leader:
@@ -60,7 +62,7 @@ class Leader:
         self.node.flushes.run()
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_answer_waits_for_the_commit(tmp_path: Path) -> None:
     leader = Leader(tmp_path / "streams")
     leader.create()
@@ -74,7 +76,7 @@ async def test_an_answer_waits_for_the_commit(tmp_path: Path) -> None:
     assert (await leader.store.table()).committed_entries == {b"a": Entry(b"1", 0)}
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_comes_in_one_turn_is_one_batch(tmp_path: Path) -> None:
     leader = Leader(tmp_path / "streams")
     replica = leader.create()
@@ -91,7 +93,7 @@ async def test_what_comes_in_one_turn_is_one_batch(tmp_path: Path) -> None:
     assert [len(batch) for batch in iterate(replica.log.pread(found))] == [100]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_restarted_leader_knows_what_was_committed(tmp_path: Path) -> None:
     leader = Leader(tmp_path / "streams")
     leader.create()
@@ -115,7 +117,29 @@ async def test_a_restarted_leader_knows_what_was_committed(tmp_path: Path) -> No
     await again.close()
 
 
-@on_loop
+@on_virtual_loop
+async def test_what_consumers_of_deleted_streams_have_left_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nobody led the stream as it was deleted. A stream that is only not known may be one
+    of an earlier copy of the metadata."""
+    monkeypatch.setattr(store, "SWEEP_SECONDS", 0.01)
+    leader = Leader(tmp_path / "streams")
+    leader.create()
+    leader.node.cluster.registry.deleted[StreamId(5)] = WallUs(1)
+    keys = [b"consumer/5/a", b"consumer/5/b", b"consumer/50/a", b"cursor/5/a"]
+    writing = asyncio.ensure_future(leader.store.write([Write(key, b"x") for key in keys]))
+    await eventually(lambda: bool(leader.node.flushes.waiting))
+    leader.flush()
+    await writing
+    table = await leader.store.table()
+    await eventually(lambda: bool(leader.node.flushes.waiting))
+    leader.flush()
+    await eventually(lambda: list(table.committed_entries) == keys[2:])
+    await leader.store.close()
+
+
+@on_virtual_loop
 async def test_a_log_that_could_not_be_opened_is_not_one_without_cursors(tmp_path: Path) -> None:
     """Who heard that there is no cursor would begin anew, at "latest" behind what it has not
     read."""
@@ -143,7 +167,7 @@ async def test_a_log_that_could_not_be_opened_is_not_one_without_cursors(tmp_pat
     await again.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_whoever_waits_is_told_when_the_leadership_ends(tmp_path: Path) -> None:
     leader = Leader(tmp_path / "streams", nodes=2)
     replica = leader.create((0, 1))
@@ -158,7 +182,7 @@ async def test_whoever_waits_is_told_when_the_leadership_ends(tmp_path: Path) ->
         await leader.store.write([Write(b"a", b"2")])
 
 
-@on_loop
+@on_virtual_loop
 async def test_members_that_wait_for_their_turn_are_told_when_the_leadership_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +205,7 @@ async def test_members_that_wait_for_their_turn_are_told_when_the_leadership_end
     assert {type(answer) for answer in answers} == {UnavailableError}
 
 
-@on_loop
+@on_virtual_loop
 async def test_without_a_lease_nothing_is_answered(tmp_path: Path) -> None:
     leader = Leader(tmp_path / "streams")
     leader.create()
@@ -195,7 +219,7 @@ async def test_without_a_lease_nothing_is_answered(tmp_path: Path) -> None:
         await leader.store.table()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_commit_that_takes_too_long_is_answered_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +232,7 @@ async def test_a_commit_that_takes_too_long_is_answered_all_the_same(
     assert (await leader.store.table()).committed_entries == {b"a": Entry(b"1", 0)}
 
 
-@on_loop
+@on_virtual_loop
 async def test_too_much_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "WAITING_MAX", 2)
     leader = Leader(tmp_path / "streams")
@@ -217,7 +241,7 @@ async def test_too_much_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.M
         await leader.store.write([Write(b"a", b"1")] * 3)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_write_counts_until_it_is_decided_although_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +261,7 @@ async def test_a_write_counts_until_it_is_decided_although_nobody_waits_for_it(
     assert isinstance(outcome.error, PreconditionFailedError)
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_waits_for_a_commit_is_refused_while_too_few_replicas_are_in_sync(
     tmp_path: Path,
 ) -> None:

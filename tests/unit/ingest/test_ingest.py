@@ -25,8 +25,8 @@ from jetstream_server.ingest.stream.stream_ingest import Bounds
 from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica import Replica
-from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Nats:
@@ -103,7 +103,7 @@ def short_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingests, "CONFIRM_SECONDS", 0.1)
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_was_on_its_way_is_stored_and_then_nobody_listens(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.nats.deliver(b"before")
@@ -114,7 +114,7 @@ async def test_what_was_on_its_way_is_stored_and_then_nobody_listens(tmp_path: P
     assert bench.nats.listening == {}, "a look at the lease listens again"
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_was_delivered_before_a_stream_is_paused_is_stored(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.nats.deliver(b"before")
@@ -125,7 +125,7 @@ async def test_what_was_delivered_before_a_stream_is_paused_is_stored(tmp_path: 
     assert bench.values() == [b"before", b"on its way"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_on_its_way_from_a_server_that_is_not_heard_is_not_waited_for(
     tmp_path: Path,
 ) -> None:
@@ -137,7 +137,7 @@ async def test_what_is_on_its_way_from_a_server_that_is_not_heard_is_not_waited_
     assert bench.values() == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_hand_over_that_failed_listens_again_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.ingest.pause(bench.id)
@@ -147,7 +147,7 @@ async def test_a_hand_over_that_failed_listens_again_once(tmp_path: Path) -> Non
     assert bench.values() == [b"on its way", b"again"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_on_its_way_when_the_leadership_ends_is_neither_stored_nor_answered(
     tmp_path: Path,
 ) -> None:
@@ -169,7 +169,7 @@ async def test_what_is_on_its_way_when_the_leadership_ends_is_neither_stored_nor
     assert (bench.values(), bench.nats.written, bench.nats.listening) == ([], [], {})
 
 
-@on_loop
+@on_virtual_loop
 @pytest.mark.parametrize("flush", ["group", "none"])
 async def test_what_commits_without_a_session_is_acknowledged_once_it_is_back(
     tmp_path: Path, flush: str
@@ -189,7 +189,7 @@ async def test_what_commits_without_a_session_is_acknowledged_once_it_is_back(
     assert b'"seq":1' in ack
 
 
-@on_loop
+@on_virtual_loop
 async def test_without_a_session_nobody_is_told_that_the_outcome_is_unknown(tmp_path: Path) -> None:
     """Metadata that was held up tells a leader of long ago that its ISR fell below the minimum."""
     bench = Bench(tmp_path)
@@ -205,7 +205,7 @@ async def test_without_a_session_nobody_is_told_that_the_outcome_is_unknown(tmp_
     assert b"unknown" in answer
 
 
-@on_loop
+@on_virtual_loop
 async def test_without_a_session_nothing_is_resumed_before_it_is_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.ingest.pause(bench.id)
@@ -218,7 +218,7 @@ async def test_without_a_session_nothing_is_resumed_before_it_is_back(tmp_path: 
     assert len(bench.nats.listening) == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_led_elsewhere_cannot_be_paused(tmp_path: Path) -> None:
     with pytest.raises(NotLeaderError):
         await Bench(tmp_path).ingest.pause(77)
@@ -238,7 +238,7 @@ def led_next(bench: Bench) -> Replica:
     return replica
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_comes_before_the_leadership_is_kept_and_stored_by_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
@@ -254,7 +254,7 @@ async def test_what_comes_before_the_leadership_is_kept_and_stored_by_it(tmp_pat
     assert len(bench.nats.listening) == 2
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leadership_that_begins_further_on_drops_what_was_kept(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
@@ -271,7 +271,7 @@ async def test_a_leadership_that_begins_further_on_drops_what_was_kept(tmp_path:
     assert (replica.counters.suspected_gaps, replica.counters.hand_overs) == (1, 0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_called_off_listens_no_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
@@ -282,7 +282,7 @@ async def test_who_is_called_off_listens_no_more(tmp_path: Path) -> None:
     assert len(bench.nats.listening) == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_nobody_stands_by_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingests, "STAND_BY_SECONDS", 0.02)
     bench = Bench(tmp_path)
@@ -295,7 +295,7 @@ async def test_nobody_stands_by_for_ever(tmp_path: Path, monkeypatch: pytest.Mon
     assert replica.counters.hand_overs == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_loses_its_session_stands_by_no_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
@@ -305,7 +305,7 @@ async def test_who_loses_its_session_stands_by_no_more(tmp_path: Path) -> None:
     assert bench.nats.listening == {}
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_stood_by_is_subscribed_once_when_the_session_is_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
@@ -318,7 +318,7 @@ async def test_what_stood_by_is_subscribed_once_when_the_session_is_back(tmp_pat
     assert len(bench.nats.listening) == 2, "what is published is stored twice"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_node_that_nats_does_not_let_listen_does_not_take_over(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
@@ -332,7 +332,7 @@ async def test_a_node_that_nats_does_not_let_listen_does_not_take_over(tmp_path:
     assert len(bench.nats.listening) == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_not_confirmed_stands_by_no_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
@@ -346,7 +346,7 @@ async def test_who_is_not_confirmed_stands_by_no_more(tmp_path: Path) -> None:
     assert len(bench.nats.listening) == 1, "the old leader misses what comes here"
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_waited_for_no_longer_stands_by_no_more(tmp_path: Path) -> None:
     """The old leader gives up a target that was frozen, and may not reach it to cancel."""
     bench = Bench(tmp_path)
@@ -365,7 +365,7 @@ async def test_who_is_waited_for_no_longer_stands_by_no_more(tmp_path: Path) -> 
 # Confirming.
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_subscription_given_up_while_nats_is_asked_is_not_confirmed(
     tmp_path: Path,
 ) -> None:
@@ -385,7 +385,7 @@ async def test_a_subscription_given_up_while_nats_is_asked_is_not_confirmed(
     assert len(bench.nats.listening) == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_without_a_session_a_subscription_is_not_confirmed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.lease_held = False
@@ -394,7 +394,7 @@ async def test_without_a_session_a_subscription_is_not_confirmed(tmp_path: Path)
         await bench.ingest.confirm(bench.id)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leadership_lost_while_nats_is_asked_is_said_to_be(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.nats.during_flush.append(lambda: bench.ingest.stopped_leading(bench.replica))
@@ -402,7 +402,7 @@ async def test_a_leadership_lost_while_nats_is_asked_is_said_to_be(tmp_path: Pat
         await bench.ingest.confirm(bench.id)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_member_whose_disk_failed_has_left_its_group_when_its_publishers_hear_of_it(
     tmp_path: Path,
 ) -> None:
@@ -422,7 +422,7 @@ async def test_a_member_whose_disk_failed_has_left_its_group_when_its_publishers
     assert listening_at_nack == [False]
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_publishes_to_a_failed_log_tries_again_where_another_replica_will_lead(
     tmp_path: Path,
 ) -> None:
@@ -444,7 +444,7 @@ async def test_who_publishes_to_a_failed_log_tries_again_where_another_replica_w
         assert b"the disk said no" not in answer
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_stands_by_leaves_when_another_was_elected(tmp_path: Path) -> None:
     """In a queue group it would go on taking messages from the new leader, and store none."""
     bench = Bench(tmp_path)
@@ -458,7 +458,7 @@ async def test_who_stands_by_leaves_when_another_was_elected(tmp_path: Path) -> 
     assert len(bench.nats.listening) == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follower_of_a_new_epoch_is_said_to_be_led_elsewhere(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     heard: list[int] = []
@@ -472,7 +472,7 @@ async def test_a_follower_of_a_new_epoch_is_said_to_be_led_elsewhere(tmp_path: P
     assert heard[-1:] == [stream]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_refused_subscription_is_shown_and_asked_for_again_when_confirmed(
     tmp_path: Path,
 ) -> None:
@@ -514,7 +514,7 @@ async def test_a_refused_subscription_is_shown_and_asked_for_again_when_confirme
         ("g", {}, True, True, False),
     ],
 )
-@on_loop
+@on_virtual_loop
 async def test_what_is_wanted_follows_from_the_state_alone(
     tmp_path: Path,
     group: str,

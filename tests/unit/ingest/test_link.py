@@ -60,7 +60,7 @@ def link_to(url: str, owner: Owner, **options: object) -> NatsLink:
     return NatsLink(
         owner.events(),
         parse_url(url),
-        LinkOptions(**{"connect_timeout_s": 2.0, **options}),  # type: ignore[arg-type]
+        LinkOptions(**{"connect_timeout_s": 60.0, **options}),  # type: ignore[arg-type]
     )
 
 
@@ -124,15 +124,18 @@ async def test_a_login_that_is_refused_is_an_authentication_error() -> None:
 
 @on_loop
 async def test_a_pong_nobody_asked_for_ends_the_link() -> None:
+    opened = asyncio.Event()
+
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer)
-        await asyncio.sleep(0.05)
+        await opened.wait()
         writer.write(b"PONG\r\nMSG a 1 1\r\nx\r\n")
 
     owner = Owner()
     async with peer(script) as url:
         link = link_to(url, owner)
         await link.open()
+        opened.set()
         assert "an unexpected PONG" in await link.lost
     assert owner.deliveries == []  # nothing after it is believed
 
@@ -155,15 +158,15 @@ async def test_nothing_is_delivered_once_the_link_is_given_up() -> None:
 @on_loop
 async def test_pings_are_answered_and_barriers_keep_their_order() -> None:
     seen: list[bytes] = []
+    looked = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer)
         writer.write(b"PING\r\n")
         while len(seen) < 3:
             seen.append(await reader.readline())
-        await asyncio.sleep(0.02)
         writer.write(b"MSG a 1 1\r\n1\r\nPONG\r\nMSG a 1 1\r\n2\r\n")
-        await asyncio.sleep(0.02)
+        await looked.wait()
         writer.write(b"PONG\r\n")
 
     owner = Owner()
@@ -174,6 +177,7 @@ async def test_pings_are_answered_and_barriers_keep_their_order() -> None:
         await first
         assert not second.done()
         assert [each.values for each in owner.deliveries] == [[b"1"], [b"2"]]
+        looked.set()
         await second
         link.close("done")
         assert await link.lost == "done"
@@ -199,9 +203,11 @@ async def test_what_waits_for_a_pong_fails_when_the_link_is_lost_and_afterwards(
 
 @on_loop
 async def test_the_last_error_of_the_server_is_the_reason_unless_it_was_harmless() -> None:
+    opened = asyncio.Event()
+
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer)
-        await asyncio.sleep(0.05)
+        await opened.wait()
         writer.write(b"-ERR 'Slow Consumer'\r\n-ERR 'harmless'\r\n")
         writer.close()
 
@@ -209,6 +215,7 @@ async def test_the_last_error_of_the_server_is_the_reason_unless_it_was_harmless
     async with peer(script) as url:
         link = link_to(url, owner)
         await link.open()
+        opened.set()
         assert await link.lost == "Slow Consumer"
     assert owner.complaints == ["Slow Consumer", "harmless"]
 
@@ -332,7 +339,7 @@ async def test_a_flood_that_takes_long_to_store_leaves_the_loop_to_others_after_
 
     events = replace(Owner().events(), delivered=slow)
     with flood() as url:
-        link = NatsLink(events, parse_url(url), LinkOptions(connect_timeout_s=2.0))
+        link = NatsLink(events, parse_url(url), LinkOptions(connect_timeout_s=60.0))
         await link.open()
         link.write(b"SUB a 1\r\n")
         while len(reads) < 40:
@@ -359,7 +366,7 @@ class Clock:
 
 
 async def opened(url: str, events: LinkEvents, clock: Clock) -> NatsLink:
-    options = LinkOptions(connect_timeout_s=2.0, seconds=lambda: clock.seconds)
+    options = LinkOptions(connect_timeout_s=60.0, seconds=lambda: clock.seconds)
     link = NatsLink(events, parse_url(url), options)
     await link.open()
     return link
@@ -594,7 +601,7 @@ async def test_a_flood_over_tls_is_read_in_larger_and_larger_pieces_too(tmp_path
     events = replace(Owner().events(), delivered=delivered)
     async with peer(flood, served) as url:
         options = LinkOptions(
-            connect_timeout_s=2.0,
+            connect_timeout_s=60.0,
             tls=trusting,
             tls_handshake_first=True,
             seconds=lambda: clock.seconds,

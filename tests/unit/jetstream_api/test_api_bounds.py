@@ -123,3 +123,15 @@ async def test_a_fault_of_ours_is_answered_and_costs_no_other_request() -> None:
     take([LeafMessage(b"$JS.log.API.STREAM.NAMES", b"_INBOX.a", b"", b""), request()])
     await eventually(lambda: len(link.sent) == 2)
     assert errors(link) == [10051]
+
+
+@on_loop
+async def test_an_answer_that_nats_would_not_take_is_an_error() -> None:
+    """The link would drop it, and its client wait."""
+    served, link, catalogue, take = made()
+    catalogue.goes_on.set()
+    link.max_payload = 40
+    take([request()])
+    await eventually(lambda: bool(link.sent))
+    assert errors(link) == [10054]
+    assert served.counters.errors == 1

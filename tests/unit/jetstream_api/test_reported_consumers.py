@@ -125,3 +125,14 @@ def test_only_of_those_that_are_lost_with_their_leader_and_are_not_acknowledged(
     assert is_reported(consumer("c"))
     assert not is_reported(consumer("c", is_durable=True))
     assert not is_reported(consumer("c", ack_policy=AckPolicy.EXPLICIT))
+
+
+def test_nothing_is_kept_of_what_was_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reported_consumers, "REPORTED_MAX", 2)
+    told = ReportedConsumers()
+    for number in range(4):
+        tell(told, StreamId(number), consumer("c"))
+    tell(told, StreamId(3), ended="c")
+    assert len(told) == 1
+    assert names(told.forget(StreamId(2))) == ["c"]
+    assert (told._bytes, len(told)) == (0, 0)

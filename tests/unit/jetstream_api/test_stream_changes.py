@@ -1,17 +1,46 @@
-"""STREAM.CREATE at a cluster that does not take every setting yet."""
+"""Streams that clients create and change: what is refused for now, and late copies."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.settings import STREAM_SETTINGS, Setting
 from jetstream_server.jetstream_api import stream_reads
-from jetstream_server.jetstream_api.stream_changes import StreamChanges
-from tests.support.loops import on_loop
+from jetstream_server.jetstream_api.answers import stream_config
+from jetstream_server.jetstream_api.catalogue import Catalogue
+from jetstream_server.jetstream_api.stream_changes import StreamChanges, differing
+from jetstream_server.jetstream_api.stream_configs import wanted_stream
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.state.command_json import Command
+from tests.support.virtual_time import on_virtual_loop
+from tests.unit.metadata.cluster import Cluster
+from tests.unit.protocol.test_settings import other_value
+
+
+@pytest.mark.parametrize("setting", [each for each in STREAM_SETTINGS if each.name != "replicas"])
+def test_an_update_with_what_info_shows_changes_nothing(setting: Setting) -> None:
+    """Clients send back the whole configuration, whatever they change of it."""
+    plain = Cluster(3).create()
+    config = replace(plain.config, **{setting.field: other_value(setting)})
+    stream = replace(plain, config=config)
+    shown = stream_config(stream)
+    assert differing(stream, wanted_stream(shown["name"], shown)) == {}
+    edited = wanted_stream(shown["name"], shown | {"description": "other"})
+    assert differing(stream, edited) == {"description": "other"}
+
+
+def test_an_update_can_switch_the_window_off_and_on() -> None:
+    plain = Cluster(3).create()
+    stream = replace(plain, config=replace(plain.config, duplicate_window_us=0, max_age_us=10**7))
+    shown = stream_config(stream)
+    wanted = wanted_stream(shown["name"], shown | {"duplicate_window": 5 * 10**9})
+    assert differing(stream, wanted) == {"duplicate_window_us": 5_000_000}
 
 
 class Streams:
@@ -19,8 +48,14 @@ class Streams:
 
     def __init__(self, refusals: int) -> None:
         self.refusals = refusals
+        self.dates = list[int]()
 
-    async def create(self, name: str, *_: object, **__: object) -> tuple[object, bool]:
+    def check_room(self, *_: object) -> None: ...
+
+    async def create(
+        self, name: str, *_: object, made_at: int, **__: object
+    ) -> tuple[object, bool]:
+        self.dates.append(made_at)
         if self.refusals:
             self.refusals -= 1
             raise UnavailableError("the feature level is about to be raised; try again")
@@ -35,7 +70,7 @@ def changes(streams: Streams) -> StreamChanges:
     control = SimpleNamespace(
         quota_holder=lambda _: "", quotas=SimpleNamespace(streams=0), audit=audit
     )
-    registry = SimpleNamespace(find=lambda *_: None, streams={})
+    registry = SimpleNamespace(find=lambda *_: None, streams={}, revision=7)
     given: list[Any] = [
         SimpleNamespace(registry=registry),
         streams,
@@ -51,7 +86,7 @@ def changes(streams: Streams) -> StreamChanges:
     return StreamChanges(*given, node_id=1)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_setting_that_is_not_taken_yet_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -61,3 +96,34 @@ async def test_a_setting_that_is_not_taken_yet_is_waited_for(
     async with asyncio.timeout(60):
         with pytest.raises(UnavailableError):
             await changes(Streams(10**6)).create("s", body)
+
+
+class Log:
+    """Another caller changes each thing while the first `others` proposals are on their way."""
+
+    def __init__(self, others: int) -> None:
+        self.registry = SimpleNamespace(find=lambda *_: None, streams={}, revision=7)
+        self.others, self.proposed = others, list[tuple[str, int]]()
+
+    async def propose(self, command: Command, *, made_at: int) -> None:
+        self.proposed.append((command.op, made_at))
+        if self.others:
+            self.others -= 1
+            self.registry.revision += 1
+            raise UnavailableError("it was changed after this call was sent; try again")
+
+
+@on_virtual_loop
+async def test_a_change_is_dated_and_made_anew_for_who_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_reads, "_PAUSE_SECONDS", 0)
+    streams, log = Streams(2), Log(others=2)
+    await changes(streams).create("s", {"name": "s"})
+    assert streams.dates == [7, 7, 7]
+    made = changes(streams)
+    made._metadata = cast(RaftMetadataLog, log)
+    stream = SimpleNamespace(id=1, full_name="s@s")
+    made._catalogue = cast(Catalogue, SimpleNamespace(stream=lambda *_: stream))
+    assert await made.delete("s") == {"success": True}
+    assert log.proposed == [("delete_stream", at) for at in (7, 8, 9)]

@@ -25,7 +25,8 @@ def test_a_bucket_is_a_stream_that_is_compacted_by_subject() -> None:
     assert (wanted.name, wanted.subject) == ("KV_b", "$KV.b.>")
     assert wanted.settings == {
         "replicas": 1, "max_messages": 0, "max_bytes": 0, "max_age_us": 0, "max_message_bytes": 0,
-        "compact": True, "key": "subject", "duplicate_window_us": 120_000_000,
+        "compact": True, "key": "subject", "duplicate_window_us": 120_000_000, "description": "",
+        "labels": "",
     }  # fmt: skip
 
 
@@ -36,8 +37,15 @@ def test_limits_are_ours_in_our_units() -> None:
     assert (wanted.name, wanted.subject) == ("a.b", "a.b")
     assert wanted.settings == {
         "replicas": 1, "max_messages": 7, "max_bytes": 8, "max_age_us": 5_000_000,
-        "max_message_bytes": 9, "compact": False, "key": "record",
+        "max_message_bytes": 9, "compact": False, "key": "record", "description": "", "labels": "",
     }  # fmt: skip
+
+
+def test_words_about_a_stream_are_kept() -> None:
+    labels = {"b": "é", "a": "1", "_nats.ver": "2.15", "jetstream.name": "other"}
+    config = {"name": "s", "description": "orders", "metadata": labels}
+    settings = wanted_stream("s", config).settings
+    assert (settings["description"], settings["labels"]) == ("orders", '{"a": "1", "b": "é"}')
 
 
 @pytest.mark.parametrize(
@@ -53,7 +61,11 @@ def test_limits_are_ours_in_our_units() -> None:
         ("sealed", True, 10052),
         ("first_seq", 5, 10052),
         ("metadata", ["x"], 10025),
-        ("metadata", {"team": "a"}, 10052),
+        ("metadata", {"team": 1}, 10025),
+        ("metadata", {"team": "a" * 2048}, 10052),
+        ("metadata", {"team": "\ud800"}, 10025),
+        ("description", 1, 10025),
+        ("description", "a" * 1025, 10052),
         ("placement", {"cluster": "east"}, 10052),
         ("consumer_limits", {"max_ack_pending": 5}, 10052),
         ("no_ack", True, 10052),

@@ -14,7 +14,9 @@ from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake import parquet_object
 from jetstream_server.lake import reader as reader_module
+from jetstream_server.lake.access import Group
 from jetstream_server.lake.folder_store import FolderStore
+from jetstream_server.lake.local import LocalLake
 from jetstream_server.lake.reader import IN_USE_US, LakeReader
 from jetstream_server.lake.table import StoredObject, StreamTable
 from jetstream_server.log.segment import LogSlice
@@ -36,7 +38,7 @@ class Store(FolderStore):
 
     def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
         self.reads.append(name)
-        assert self.open.wait(30)
+        assert self.open.wait(60)
         return super().get(name, position, length)
 
 
@@ -63,7 +65,7 @@ class Ground:
             self.location = self.table.append(self.location, added, lambda *_: None)
         self.spare_bytes = 1 << 40
         self.reader = LakeReader(
-            self.store,
+            LocalLake(self.store),
             str(folder / "cache"),
             cache_bytes,
             lambda: MonotonicUs(self.now_us),
@@ -112,7 +114,7 @@ async def test_the_lake_is_searched_for_a_time(tmp_path: Path) -> None:
     found = [await ground.reader.offset_at(ground.location, us) for us in (-1, 0, 1, 2, 3, 4, 5)]
     assert found == [0, 0, 10, 20, 30, 30, None]
     (ground.store.root / "b").unlink()
-    again = LakeReader(ground.store, str(tmp_path / "again"), 1, lambda: MonotonicUs(0))
+    again = LakeReader(LocalLake(ground.store), str(tmp_path / "again"), 1, lambda: MonotonicUs(0))
     assert await again.offset_at(ground.location, 1) == 10
     with pytest.raises(UnavailableError):
         await again.offset_at(ground.location, 4)
@@ -175,7 +177,7 @@ async def test_the_cache_is_bounded_and_keeps_what_is_in_use(
     ground.reader._make_room(150_000)
     assert not ground.reader._bases, "nothing is kept of what nobody reads"
     await ground.reader.close()
-    again = LakeReader(ground.store, str(tmp_path / "cache"), 1, lambda: MonotonicUs(0))
+    again = LakeReader(LocalLake(ground.store), str(tmp_path / "cache"), 1, lambda: MonotonicUs(0))
     assert not list((tmp_path / "cache").iterdir()), "what an earlier run has kept is removed"
     await again.close()
 
@@ -221,6 +223,21 @@ async def test_what_is_missing_or_bad_in_the_cache_is_read_anew(tmp_path: Path) 
     reader.forget(STREAM, 15)
     assert bytes_of(await ground.read(0)) == ground.data
     await reader.close()
+
+
+@on_loop
+async def test_what_was_purged_leaves_the_cache(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    purged, other = Path((await ground.read(0)).path), Path((await ground.read(30)).path)
+    for stream_id, before in ((STREAM, 29), (STREAM + 1, 31)):
+        ground.reader.drop(stream_id, before)
+        assert purged.exists()
+    ground.reader.drop(STREAM, 30)
+    assert (purged.exists(), other.exists()) == (False, True)
+    assert ground.reader.kept_bytes == other.stat().st_size
+    ground.reader.drop(STREAM)
+    assert (other.exists(), ground.reader.kept_bytes) == (False, 0)
+    await ground.reader.close()
 
 
 @on_loop
@@ -285,6 +302,34 @@ async def test_what_waits_at_the_end_is_told(tmp_path: Path) -> None:
     threading.Timer(0.05, ground.store.open.set).start()
     await ground.reader.close()
     assert isinstance(await waiting, UnavailableError)
+
+
+class Unforeseen(LocalLake):
+    """Fails as a library may at what nobody has thought of."""
+
+    wanted = 0
+
+    def begin(self) -> None:
+        self.wanted += 1
+
+    def group(self, location: str, offset: int) -> Group:
+        raise ValueError("OverflowError()")
+
+    def offset_at(self, location: str, timestamp_us: int) -> int | None:
+        raise ValueError("OverflowError()")
+
+
+@on_loop
+async def test_damage_that_nobody_has_foreseen_is_called_damage(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    lake = Unforeseen(ground.store)
+    ground.reader = LakeReader(lake, str(tmp_path / "other"), 1, lambda: MonotonicUs(0))
+    assert lake.wanted == 0, "the process would start before anybody needs it"
+    assert "damaged: OverflowError()" in str(await ground.load(0))
+    assert lake.wanted == 1
+    with pytest.raises(UnavailableError, match="damaged"):
+        await ground.reader.offset_at(ground.location, 0)
+    await ground.reader.close()
 
 
 @on_loop

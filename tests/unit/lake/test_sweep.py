@@ -16,9 +16,10 @@ from obstore.store import MemoryStore
 
 from jetstream_protocol.batch import encode as encode_batch
 from jetstream_protocol.types import MonotonicUs
+from jetstream_server.lake import sweep as sweep_module
 from jetstream_server.lake import table as table_module
 from jetstream_server.lake.bucket_store import BucketStore
-from jetstream_server.lake.stores import Listed, Store
+from jetstream_server.lake.stores import Listed, Store, StoreAwayError
 from jetstream_server.lake.sweep import FolderSweeper, Sweeper
 from jetstream_server.lake.table import Adopted, StoredObject, StreamTable
 from tests.support.lake_objects import encode
@@ -256,9 +257,9 @@ class _Interrupted(BucketStore):
         self._count()
         return iter(list(super().list(prefix)))
 
-    def delete(self, name: str) -> None:
+    def delete(self, *names: str) -> None:
         self._count()
-        super().delete(name)
+        super().delete(*names)
 
 
 @pytest.mark.parametrize("is_sweep_interrupted", [True, False])
@@ -299,6 +300,37 @@ def test_a_table_that_is_taken_over_while_its_folder_is_deleted_is_whole(
     assert outcomes == {True, False}
 
 
+class _AwayOnceNoted(BucketStore):
+    """Lists nothing any more once a note was stored. listed: the prefixes."""
+
+    def __init__(self, memory: MemoryStore) -> None:
+        super().__init__(memory)
+        self.listed: list[str] = []
+        self.is_noted = False
+
+    def put(self, name: str, data: bytes) -> None:
+        super().put(name, data)
+        self.is_noted = True
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        self.listed.append(prefix)
+        if self.is_noted:
+            raise StoreAwayError("no answer")
+        return super().list(prefix)
+
+
+def test_a_failed_adoption_does_not_end_the_sweeps_of_a_folder() -> None:
+    memory = MemoryStore()
+    scene = Scene(memory, folder="c/8-1")
+    scene.commit(scene.upload())
+    scene.table.mark(scene.location)
+    store, before = _AwayOnceNoted(memory), scene.names()
+    with pytest.raises(StoreAwayError):
+        StreamTable(store, "s3://lake", "c/9-1", {}).adopt("s3://lake/c/8-1")
+    assert scene.names() == before
+    assert store.listed == ["c/8-1/committed/", "c/8-1/metadata/", "c/8-1/"], "a million objects"
+
+
 def test_of_versions_that_end_alike_the_later_one_is_taken_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -328,6 +360,21 @@ def test_what_is_no_table_is_not_taken_over(scene: Scene) -> None:
     with pytest.raises(Exception):  # noqa: B017  what the library raises
         new.adopt("s3://lake/other/metadata/x.metadata.json")
     assert scene.names() == before
+
+
+def test_a_folder_of_many_objects_goes_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A year of a busy stream is a million."""
+    memory = MemoryStore()
+    store = _Interrupted(memory, 0, lambda: None)
+    for number in range(5):
+        BucketStore(memory).put(f"c/8-1/data/{number}", b"")
+    monkeypatch.setattr(sweep_module, "DELETED_AT_ONCE", 2)
+    sweeper = FolderSweeper(store, "c", GRACE_US)
+    assert sweeper.sweep({"c/8-1"}, MonotonicUs(0)) == []
+    store.requests = 0
+    assert sweeper.sweep({"c/8-1"}, MonotonicUs(GRACE_US)) == ["8-1"]
+    assert store.requests == 2 + 3, "it is listed twice"
+    assert list(store.list("")) == []
 
 
 def test_the_folders_of_deleted_streams_go_after_the_grace_time(scene: Scene) -> None:

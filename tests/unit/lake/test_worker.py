@@ -22,7 +22,7 @@ from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_server.lake import parquet_object, worker
 from jetstream_server.lake.folder_store import FolderStore
-from jetstream_server.lake.objects import LakeObjects
+from jetstream_server.lake.object_finder import LakeObjects
 from jetstream_server.lake.stores import StoreAwayError, StoreOptions, check_url
 from jetstream_server.lake.table import DAY_US, ListedObject, StreamTable
 from jetstream_server.lake.tasks import AdoptTask
@@ -79,7 +79,7 @@ def test_objects_are_read_by_groups_of_whole_batches(
     objects = LakeObjects(store)
     groups = [objects.group(answer["location"], offset) for offset in range(8)]
     assert [each.base for each in groups] == [0, 0, 2, 2, 4, 4, 6, 6]
-    assert b"".join(objects.read(each) for each in groups[::2]) == data
+    assert b"".join(objects.read(each.name, each.at) for each in groups[::2]) == data
     assert sum(each.length for each in groups[::2]) == len(data)
 
 

@@ -83,7 +83,7 @@ def test_appended_is_not_flushed_until_it_is(log: CommitLog) -> None:
     assert log.flushed_offset == 2
 
 
-def test_segment_is_rolled_when_the_next_batch_does_not_fit(log: CommitLog, directory: str) -> None:
+def test_segment_is_sealed_when_the_next_batch_does_not_fit(log: CommitLog, directory: str) -> None:
     append(log, 9)
     assert log.segment_count == 3
     assert [n for n in names(directory) if n.endswith(".log")] == [
@@ -101,19 +101,19 @@ def test_batch_larger_than_a_segment_gets_one_of_its_own(log: CommitLog) -> None
     assert values_of(log) == [b"0000", b"x" * 5 * LENGTH, b"0002"]
 
 
-def test_segment_is_rolled_by_age(os_disk: OsDisk, directory: str) -> None:
+def test_segment_is_sealed_by_age(os_disk: OsDisk, directory: str) -> None:
     log = CommitLog.open(os_disk, directory, LogConfig(segment_age_us=100), clean=False)
     for timestamp in (1000, 1099, 1100, 1150, 1200):
         log.append(batch(), leader_epoch=1, timestamp_us=timestamp)
     assert log.segment_count == 3
 
 
-def test_roll_begins_a_segment_unless_the_last_is_empty(log: CommitLog) -> None:
-    log.roll()
+def test_sealing_begins_a_segment_unless_the_last_is_empty(log: CommitLog) -> None:
+    log.seal()
     assert log.segment_count == 0
     append(log, 1)
-    log.roll()
-    log.roll()
+    log.seal()
+    log.seal()
     assert log.segment_count == 2
     append(log, 1)
     assert values_of(log) == [b"0000", b"0001"]

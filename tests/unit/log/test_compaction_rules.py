@@ -43,7 +43,7 @@ def fill(log: CommitLog, rounds: int, keys: int = 3) -> None:
     for number in range(rounds):
         for key in range(keys):
             put(log, b"key%d" % key, b"%d" % number)
-    log.roll()
+    log.seal()
     log.flush()
 
 

@@ -20,7 +20,7 @@ def test_a_worker_whose_server_died_before_it_said_what_to_do_ends_without_a_wor
         input=said,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
@@ -32,7 +32,7 @@ def test_a_worker_whose_server_died_while_it_worked_ends_without_a_word() -> Non
         [sys.executable, "-c", f"from {WORKER} import _send; _send({{}}); print('went on')"],
         stdout=writer,
         stderr=subprocess.PIPE,
-        timeout=30,
+        timeout=60,
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")

@@ -131,18 +131,18 @@ def test_a_segment_that_was_cut_and_filled_again_is_as_old_as_its_newest_record(
     log: CommitLog,
 ) -> None:
     """Retention by age would remove newer records for the sake of one that was cut off."""
-    log.roll()
+    log.seal()
     assert [span.newest_us for span in log.sealed_spans()] == [0]
     log.truncate(3)
     log.append_replica(stamped(3, b"newer", epoch=2, timestamp=1_000_000))
-    log.roll()
+    log.seal()
     assert [span.newest_us for span in log.sealed_spans()] == [1_000_000]
 
 
 def test_a_time_that_was_looked_up_while_the_segment_was_cut_is_not_kept(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log.roll()
+    log.seal()
     headers = Segment.headers
 
     def cut_after(self: Segment, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -155,5 +155,5 @@ def test_a_time_that_was_looked_up_while_the_segment_was_cut_is_not_kept(
     monkeypatch.undo()
     assert log.log_end_offset == 3
     log.append_replica(stamped(3, b"newer", epoch=2, timestamp=1_000_000))
-    log.roll()
+    log.seal()
     assert [span.newest_us for span in log.sealed_spans()] == [1_000_000]

@@ -77,7 +77,7 @@ def test_lock_dies_with_its_process(os_disk: OsDisk, tmp_path: Path) -> None:
         "f = DataFolder.open(OsDisk(), sys.argv[1], node_id=1);"
         "os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60)
     open_folder(os_disk, tmp_path).close()
 
 

@@ -322,7 +322,7 @@ def test_failed_fsync_takes_the_log_offline_and_is_never_tried_again(
     assert "flushing /17" in log.offline_reason
     bad_disk.heal()
     before = bad_disk.count("fsync")
-    for use in (log.flush, lambda: append(log), lambda: log.truncate(1), log.roll):
+    for use in (log.flush, lambda: append(log), lambda: log.truncate(1), log.seal):
         with pytest.raises(StorageError, match="offline"):
             use()
     assert bad_disk.count("fsync") == before

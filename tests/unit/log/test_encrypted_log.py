@@ -255,7 +255,7 @@ def test_an_offset_that_is_written_again_has_another_nonce() -> None:
 def keyed(disk: MemoryDisk, keys: Keys) -> CommitLog:
     log = open_log(disk, replace(CONFIG, keys=keys))
     fill(log, range(30))
-    log.roll()
+    log.seal()
     log.flush()
     return log
 
@@ -277,7 +277,7 @@ def test_compaction_keeps_what_it_cannot_decrypt() -> None:
     log.close(clean=True)
     later = open_log(disk, replace(CONFIG, keys=keys_of(OTHER)), clean=True)
     fill(later, range(30, 42))
-    later.roll()
+    later.seal()
     later.flush()
     assert compact(disk, later) is not None
     later.close(clean=True)
@@ -289,7 +289,7 @@ def test_compaction_keeps_what_it_cannot_decrypt() -> None:
 def put(log: CommitLog, key: bytes, value: bytes | None) -> None:
     """A record in a sealed segment of its own."""
     log.append(encode([value], b"s", keys=[key]), leader_epoch=1, timestamp_us=1)
-    log.roll()
+    log.seal()
     log.flush()
 
 

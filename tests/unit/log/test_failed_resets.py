@@ -70,7 +70,7 @@ def test_a_log_that_is_revived_after_its_reset_failed_holds_nothing_of_before() 
     disk = FaultyDisk(MemoryDisk())
     log = reopen(disk)
     append(log, 2)
-    log.roll()
+    log.seal()
     append(log, 2)
     log.flush()
     log.begin_advance(2)
@@ -257,7 +257,7 @@ def test_a_truncation_that_was_killed_is_synced_before_what_follows_it() -> None
     for operations, is_killed in product(range(8), (False, True)):
         killed = killed_in_a_truncation(operations)
         log = reopen(killed)
-        log.roll()
+        log.seal()
         if is_killed:
             killed = killed.killed()
             log = reopen(killed)

@@ -66,7 +66,7 @@ def test_an_index_of_before_a_cut_is_not_used(cutting: Disk, has_file: bool, cut
 
     log = CommitLog.open(cutting, "/17", CONFIG, clean=True, boot_id="b")
     cutting.meanwhile = lambda: log.truncate(cut_to)  # The loop.
-    log.roll_due_us()  # The thread.
+    log.seal_due_us()  # The thread.
     assert cutting.meanwhile is None
     assert log.log_end_offset == cut_to
     for n in range(cut_to, 15):

@@ -244,7 +244,7 @@ def test_a_segment_that_was_the_last_one_when_the_checkpoint_was_written_is_look
     disk: MemoryDisk,
 ) -> None:
     fill(disk, 4).close(clean=True)
-    reopen(disk, clean=True).roll()
+    reopen(disk, clean=True).seal()
     disk.put(FIRST, b"")
     assert reopen(disk.killed()).offline_reason
 

@@ -159,8 +159,8 @@ def append_one(log: CommitLog) -> None:
         append(log)
 
 
-def roll(log: CommitLog) -> None:
-    log.roll()
+def seal(log: CommitLog) -> None:
+    log.seal()
 
 
 def flush(log: CommitLog) -> None:
@@ -179,8 +179,8 @@ def append_on_a_full_disk(log: CommitLog) -> None:
         raise raised.value
 
 
-def roll_and_flush(log: CommitLog) -> None:
-    log.roll()
+def seal_and_flush(log: CommitLog) -> None:
+    log.seal()
     append_one(log)
     flush(log)
 
@@ -199,9 +199,9 @@ OPERATIONS: dict[str, tuple[Callable[[CommitLog], None], int, int]] = {
     "append": (append_one, 0, COUNT + 1),
     "append on a full disk": (append_on_a_full_disk, 0, COUNT),
     "replicate": (replicate, 0, COUNT + 5),
-    "roll": (roll, 0, COUNT),
+    "seal": (seal, 0, COUNT),
     "flush": (flush, 0, COUNT),
-    "roll and flush": (roll_and_flush, 0, COUNT + 1),
+    "seal and flush": (seal_and_flush, 0, COUNT + 1),
     "remove": (remove, 5, COUNT),
     "cut to 7": (partial(cut_to, 7), 0, 7),
     "cut to 6": (partial(cut_to, 6), 0, 6),
@@ -435,7 +435,7 @@ def test_nothing_is_appended_after_a_cut_that_is_not_finished() -> None:
     with pytest.raises(NoDescriptorError):
         log.truncate(1)
     before = memory.files("/17")
-    for use in (lambda: append(log), log.flush, log.roll, partial(replicate, log)):
+    for use in (lambda: append(log), log.flush, log.seal, partial(replicate, log)):
         with pytest.raises(NoDescriptorError):
             use()
     assert memory.files("/17") == before
@@ -448,7 +448,7 @@ def test_nothing_is_appended_after_a_cut_that_is_not_finished() -> None:
 
 def test_a_failed_fsync_after_a_lack_of_descriptors_still_takes_the_log_offline() -> None:
     _, disk, log = opened()
-    log.roll()
+    log.seal()
     append(log)
     disk.fail("fsync", ".log", errno.EMFILE)
     with pytest.raises(NoDescriptorError):

@@ -38,7 +38,7 @@ def open_log(disk: MemoryDisk | FaultyDisk, *, clean: bool = False) -> CommitLog
 
 
 def make(disk: MemoryDisk, sequences: int, ids: tuple[bytes, ...] = ()) -> CommitLog:
-    """A log that rolled and flushed along the way, as a killed process leaves it."""
+    """A log that sealed and flushed along the way, as a killed process leaves it."""
     log = open_log(disk)
     for sequence in range(sequences):
         log.append(produced(sequence), leader_epoch=sequence // 6, timestamp_us=sequence)
@@ -129,7 +129,7 @@ def test_of_what_no_record_tells_any_more_nothing_is_taken_for_stored(disk: Memo
     """A file of an earlier release, and retention has removed the records."""
     log = make(disk, 12)
     log.append(produced(0, (b"a",)), leader_epoch=2, timestamp_us=12)
-    log.roll()
+    log.seal()
     log.append(produced(12), leader_epoch=2, timestamp_us=13)
     log.flush()
     advance_log_start(log, 13)

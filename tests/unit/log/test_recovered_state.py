@@ -32,7 +32,7 @@ def closed() -> MemoryDisk:
         batch = encode([value], b"s", keys=[key], producer_id=7, producer_sequence=offset)
         log.append(batch, leader_epoch=1, timestamp_us=0)
         log.note_end()
-    log.roll()
+    log.seal()
     log.flush()
     for wall_us in (1, 1 + GRACE_US):
         compact(disk, log, wall_us=wall_us)

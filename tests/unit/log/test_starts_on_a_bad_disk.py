@@ -35,7 +35,7 @@ def memory() -> MemoryDisk:
         data = encode([value], b"s", keys=[key], producer_id=7, producer_sequence=offset)
         log.append(data, leader_epoch=1, timestamp_us=0)
         log.note_end()
-    log.roll()
+    log.seal()
     log.flush()
     for wall_us in (1, 1 + GRACE_US):
         compact(memory, log, wall_us=wall_us)
@@ -230,7 +230,7 @@ def test_a_pass_that_begins_while_the_state_is_settled_is_not_forgotten(
     mutex, full = _Mutex(), FaultyDisk(MemoryDisk())
     log = reopen(full)
     append(log, END)
-    log.roll()
+    log.seal()
     log.flush()
     log.compaction.note_committed(END + 9)
     full.fail("write_atomic", COMPACTION, errno.ENOSPC)

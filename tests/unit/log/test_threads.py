@@ -146,7 +146,7 @@ class HeldDisk(FaultyDisk):
 
     def fsync(self, path: str) -> None:
         self.begun.set()
-        assert self.go.wait(timeout=10)
+        assert self.go.wait(timeout=60)
         super().fsync(path)
 
 
@@ -159,15 +159,15 @@ def test_truncation_waits_for_a_running_flush_and_takes_back_what_it_flushed(
         log.append(batch(b"%04d" % number), leader_epoch=1, timestamp_us=0)
     flusher = threading.Thread(target=log.flush, daemon=True)
     flusher.start()
-    assert disk.begun.wait(timeout=10)
+    assert disk.begun.wait(timeout=60)
     truncation = threading.Thread(target=log.truncate, args=(4,), daemon=True)
     truncation.start()
     truncation.join(timeout=0.05)
     assert truncation.is_alive()
     assert log.log_end_offset == 10
     disk.go.set()
-    flusher.join(timeout=10)
-    truncation.join(timeout=10)
+    flusher.join(timeout=60)
+    truncation.join(timeout=60)
     assert (log.log_end_offset, log.flushed_offset) == (4, 4)
 
 
@@ -236,13 +236,13 @@ class OpensSlowly(OsDisk):
         fd = super()._open_file(path)
         if isinstance(threading.current_thread(), Reader):
             self._is_open.set()
-            assert self._may_go_on.wait(10)
+            assert self._may_go_on.wait(60)
         return fd
 
     def remove(self, path: str) -> None:
         if self.read is not None and path.endswith(".log"):
             self._reader, self.read = Reader(self.read), None
-            assert self._is_open.wait(10)
+            assert self._is_open.wait(60)
         super().remove(path)
 
     def create(self, path: str) -> None:

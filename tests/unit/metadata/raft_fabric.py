@@ -28,9 +28,9 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.core import RaftCore
 from jetstream_server.metadata.raft.corrections import CorrectedSyncObj
 from jetstream_server.metadata.raft.journal import Journal
-from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.messages import Message, decode, encode
 from jetstream_server.metadata.raft.snapshot_file import read_snapshot
+from jetstream_server.metadata.raft.timings import RaftTimings
 from jetstream_server.metadata.raft.voter_change import Verdict
 from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.metadata.state.command_json import encode_command

@@ -38,6 +38,7 @@ from jetstream_server.metadata.state.commands import (
     ElectLeader,
     FenceNode,
     NoteCursors,
+    NoteDisk,
     PurgeStream,
     RegisterNode,
     RemoveAcl,
@@ -202,6 +203,10 @@ WRITTEN: list[tuple[Command, str]] = [
     (
         DrainNode(node_id=NODE, draining=False, until_undone=True),
         '{"op":"drain_node","node_id":2,"draining":false,"until_undone":true}',
+    ),
+    (
+        NoteDisk(node_id=NODE, node_incarnation=9, full=True),
+        '{"op":"note_disk","node_id":2,"node_incarnation":9,"full":true}',
     ),
     (ClaimController(node_id=NODE), '{"op":"claim_controller","node_id":2}'),
     (SetCluster(cluster_id="c1"), '{"op":"set_cluster","cluster_id":"c1"}'),

@@ -14,7 +14,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     StreamNotFoundError,
 )
-from jetstream_protocol.subjects import check_own_name
+from jetstream_protocol.stream_names import check_own_name
 from jetstream_server.clocks import WallUs
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.stream_requests import Streams

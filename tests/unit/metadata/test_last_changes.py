@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
+from zlib import crc32
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_protocol.types import NodeId, StreamId, WallUs
+from jetstream_server.metadata.state import last_changes
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
     AddAcl,
     AlterStream,
+    Barrier,
     CreateStream,
     CreateToken,
     DeleteStream,
@@ -24,7 +31,10 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
     SetStreamAccess,
 )
+from jetstream_server.metadata.state.last_changes import LastChanges
+from jetstream_server.metadata.state.node_decisions import barrier
 from jetstream_server.metadata.state.nodes import FeatureLevel
+from jetstream_server.metadata.state.operations import OPERATIONS, Operation
 from jetstream_server.metadata.state.registry import Registry
 
 from .cluster import Cluster, cluster_at
@@ -104,6 +114,7 @@ PAIRS = {
     "limit": (SetCluster(copy_bytes_per_second=1 << 20), SetCluster(copy_bytes_per_second=0)),
     "token": (TOKEN, RevokeToken(token_id="t")),
     "rule": (RULE, RemoveAcl(rule_id=0)),
+    "elsewhere": (Barrier(about="consumer 'c'"), Barrier(about="consumer 'c'")),
 }
 
 
@@ -168,3 +179,100 @@ def test_older_software_refuses_it_in_the_same_words() -> None:
     cluster.do(SetCluster(copy_bytes_per_second=0))
     assert b"last_changes" not in cluster.registry.capture().encode()
     assert "last_changes" not in cluster.registry.capture().head
+
+
+class Every:
+    """As LastChanges, with room for everything."""
+
+    def __init__(self) -> None:
+        self.revisions = dict[str, int]()
+
+    def is_late(self, what: str, made_at: int) -> bool:
+        return self.revisions.get(what, 0) > made_at
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.integers(0, 12))),
+    st.integers(1, 4),
+)
+@example([("a", True, 0), ("b", True, 0), ("a", False, 2)], 1)  # What has no room.
+@settings(max_examples=50, deadline=None)
+def test_no_late_call_passes_however_little_is_known(
+    steps: list[tuple[str, bool, int]], places: int
+) -> None:
+    """And one that is made now always does."""
+    known, every = LastChanges(), Every()
+    with patch.object(last_changes, "PLACES", places):
+        for revision, (what, is_change, ago) in enumerate(steps, 1):
+            known.check(what, revision - 1)
+            if every.is_late(what, revision - 1 - ago):
+                with pytest.raises(UnavailableError):
+                    known.check(what, revision - 1 - ago)
+            if is_change:
+                known.note(what, revision)
+                every.revisions[what] = revision
+            known = LastChanges(known.to_dict())
+
+
+def test_nobody_makes_the_calls_of_others_late_by_a_name_of_their_choice() -> None:
+    """A checksum has 1,024 values: one of a few thousand names has that of somebody's stream."""
+    known = LastChanges()
+    for number in range(10_000):
+        name = f"mine-{number}"
+        if crc32(name.encode()) % 1024 == crc32(b"orders@orders") % 1024:
+            known.note(name, 7)
+    known.check("orders@orders", 6)
+
+
+def note_without_floor(known: LastChanges, what: str, revision: int) -> None:
+    NOTE(known, what, revision)
+    known._floor = 0
+
+
+NOTE = LastChanges.note
+Mutate = Callable[[pytest.MonkeyPatch], None]
+PAUSED = PAIRS["pause"]
+MUTANTS: dict[str, tuple[Mutate, Callable[[Caller], None]]] = {
+    "carries_out_late_copies": (
+        lambda patches: patches.setattr(LastChanges, "check", lambda *_: None),
+        lambda caller: test_a_late_copy_undoes_no_later_change(caller, *PAUSED, has_come=True),
+    ),
+    "forgets_changes_at_a_snapshot": (
+        lambda patches: patches.setattr(LastChanges, "to_dict", lambda _: {}),
+        lambda caller: test_a_snapshot_tells_when_callers_changed_what(caller),
+    ),
+    "takes_what_it_has_no_room_for_for_never_changed": (
+        lambda patches: patches.setattr(LastChanges, "note", note_without_floor),
+        lambda _: test_no_late_call_passes_however_little_is_known(),
+    ),
+    "notes_nothing_of_what_is_changed_elsewhere": (
+        lambda patches: patches.setitem(OPERATIONS, "barrier", Operation(Barrier, barrier)),
+        lambda caller: test_a_late_copy_undoes_no_later_change(
+            caller, *PAIRS["elsewhere"], has_come=True
+        ),
+    ),
+    "takes_the_cluster_s_own_changes_for_a_caller_s": (
+        lambda patches: patches.setitem(
+            OPERATIONS,
+            "change_isr",
+            replace_about(OPERATIONS["change_isr"], OPERATIONS["alter_stream"]),
+        ),
+        lambda caller: test_what_the_cluster_itself_does_makes_no_call_late(caller),
+    ),
+}
+
+
+def replace_about(operation: Operation[Any], other: Operation[Any]) -> Operation[Any]:
+    return operation._replace(about=other.about)
+
+
+@pytest.mark.parametrize(("mutate", "claim"), MUTANTS.values(), ids=MUTANTS)
+def test_mutant_dies(
+    caller: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Mutate,
+    claim: Callable[[Caller], None],
+) -> None:
+    mutate(monkeypatch)
+    with pytest.raises((AssertionError, UnavailableError, pytest.fail.Exception)):
+        claim(caller)

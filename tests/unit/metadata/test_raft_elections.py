@@ -16,9 +16,9 @@ import pytest
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.core import RaftCore
 from jetstream_server.metadata.raft.electing import ElectingSyncObj
-from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.messages import Message
 from jetstream_server.metadata.raft.pre_vote import PreVote
+from jetstream_server.metadata.raft.timings import RaftTimings
 from tests.support.examples import scaled
 
 from .raft_fabric import Fabric

@@ -131,7 +131,7 @@ def test_the_name_of_a_keyed_group_is_answered_with_its_streams() -> None:
         of = {"group": "jobs", "partition": number, "partitions": 3}
         cluster.create(f"jobs-{number}", "jobs.>", (0,), **of)
     cluster.create("job-0", "job.>", (0,))  # Only its name looks like that.
-    for name, said in (("jobs", r"group of streams: jobs-0 to jobs-2$"), ("job", r"no stream")):
+    for name, said in (("jobs", r"name one of them, jobs-0 to jobs-2$"), ("job", r"no stream")):
         with pytest.raises(StreamNotFoundError, match=said):
             cluster.registry.resolve(name)
 

@@ -17,7 +17,7 @@ from jetstream_protocol.types import StreamId, WallUs
 from jetstream_server.metadata.state.commands import SCHEMA_LEVEL, CreateStream, SetSchema
 from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.registry import Registry
-from jetstream_server.metadata.state.schema_decisions import VERSIONS_MAX
+from jetstream_server.metadata.state.stream_decisions import VERSIONS_MAX
 from jetstream_server.metadata.state.streams import StreamMetadata
 from tests.unit.metadata.cluster import Cluster
 

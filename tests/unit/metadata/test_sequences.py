@@ -65,6 +65,6 @@ def test_a_number_given_in_the_moment_of_giving_up_is_not_lost() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiter
         sequences.give_back(1)
-        assert await asyncio.wait_for(sequences.take(), 1) == SPAN + 1
+        assert await asyncio.wait_for(sequences.take(), 60) == SPAN + 1
 
     asyncio.run(main())

@@ -30,6 +30,12 @@ KEEP_ALIVE_SECONDS = 0.02
 SILENCE_SECONDS = KEEP_ALIVE_SECONDS * (SILENCE_MAX + 1)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handshake of a process that stands still ends all the same."""
+    monkeypatch.setattr(transport, "HANDSHAKE_SECONDS_MAX", 60.0)
+
+
 class Member:
     """Records the events of its links. keep_alive: seconds between signs of life."""
 
@@ -118,6 +124,19 @@ async def test_a_peer_with_an_impossible_name_is_one_that_does_not_answer() -> N
 
 
 @on_loop
+async def test_where_nobody_listens_is_said_in_words() -> None:
+    identity = Identity(NodeId(0), b"%016d" % 0, b"secret")
+    peers = {NodeId(1): ("127.0.0.1:1",)}
+    links = PeerLinks(identity, peers, Member(), lambda: UNKNOWN_CLUSTER)
+    try:
+        links.start()
+        await eventually(lambda: bool(links.problems))
+    finally:
+        await links.close()
+    assert links.problems == {NodeId(1): "cannot be reached: connection refused"}
+
+
+@on_loop
 @pytest.mark.parametrize("recovered", [0, 1])
 async def test_who_the_group_was_recovered_without_is_told_whoever_is_to_dial(
     recovered: int, monkeypatch: pytest.MonkeyPatch
@@ -165,11 +184,11 @@ async def test_a_peer_may_lose_its_vote_while_it_is_asked_whether_an_id_is_free(
             Member(),
             lambda: UNKNOWN_CLUSTER,
         )
-        asking = asyncio.create_task(twin.check_id_is_free(10))
+        asking = asyncio.create_task(twin.check_id_is_free(60))
         await asyncio.sleep(0.1)
         assert not asking.done()
         twin.use({NodeId(0): addresses[NodeId(0)]})
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             await asking
         await twin.close()
 

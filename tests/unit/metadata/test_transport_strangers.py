@@ -14,7 +14,7 @@ import pytest
 
 from examples.certificates.authority import Authority
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.raft import handshake
+from jetstream_server.metadata.raft import handshake, transport
 from jetstream_server.metadata.raft.handshake import UNKNOWN_CLUSTER, Capability, Identity
 from jetstream_server.metadata.raft.link import split_address
 from jetstream_server.metadata.raft.transport import HANDSHAKES_MAX, PeerLinks
@@ -22,7 +22,6 @@ from jetstream_server.net.acceptor import PAUSE_SECONDS
 from jetstream_server.net.certificates import Certificates, TlsFiles
 from tests.chaos.metadata_group import free_addresses
 from tests.support.descriptors import no_descriptor_left
-from tests.support.lateness import Lateness
 from tests.support.loops import eventually
 from tests.support.sockets import is_readable
 from tests.support.strangers import STRANGERS, Stranger
@@ -41,6 +40,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def of_node(authority: Authority, node_id: int) -> Certificates:
     made = authority.node(node_id, ["127.0.0.1"], f"raft-{node_id}")
     return Certificates(TlsFiles(*made, authority.certificate_file, False, NodeId(node_id)))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stranger leaves by itself: what is served is served beside them."""
+    monkeypatch.setattr(transport, "HANDSHAKE_SECONDS_MAX", 3600.0)
 
 
 class Port:
@@ -72,23 +77,23 @@ class Port:
             except OSError:
                 pass  # It was hung up on.
 
-    async def seconds_to_link(self, lateness: Lateness) -> float:
-        """A peer's, from its dialling on, without the lateness of the machine."""
+    async def seconds_to_link(self) -> float:
+        """Of the processor, from a peer's dialling on."""
         member = Member()
         links = self.dialler(1, member)
-        began = time.monotonic()
+        began = time.process_time()
         links.start()
         try:
             await eventually(lambda: bool(member.ups))
-            return time.monotonic() - began - lateness.since(began)
+            return time.process_time() - began
         finally:
             await links.close()
 
-    async def check_peer_is_linked(self, lateness: Lateness) -> None:
-        """Within SERVED_SECONDS; on a machine that others use, in one of some attempts."""
-        took = [await self.seconds_to_link(lateness)]
+    async def check_peer_is_linked(self) -> None:
+        """For little work, in one of some attempts: something of its own may be due meanwhile."""
+        took = [await self.seconds_to_link()]
         while min(took) > SERVED_SECONDS and len(took) < ATTEMPTS:
-            took.append(await self.seconds_to_link(lateness))
+            took.append(await self.seconds_to_link())
         assert min(took) < SERVED_SECONDS, took
 
 
@@ -112,7 +117,7 @@ async def port(certificates: Callable[[int], Certificates | None]) -> AsyncItera
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_whatever_strangers_do_the_member_goes_on_and_links_peers_at_once(
-    tls: bool, stranger: Stranger, authority: Authority, lateness: Lateness
+    tls: bool, stranger: Stranger, authority: Authority
 ) -> None:
     async def main() -> None:
         async with port(lambda node_id: of_node(authority, node_id) if tls else None) as found:
@@ -120,7 +125,7 @@ def test_whatever_strangers_do_the_member_goes_on_and_links_peers_at_once(
             while min(took, default=1) > SERVED_SECONDS and len(took) < ATTEMPTS:
                 with ExitStack() as stack:
                     await found.strangers(stack, stranger, HANDSHAKES_MAX + 10)
-                    took.append(await found.seconds_to_link(lateness))
+                    took.append(await found.seconds_to_link())
             assert min(took) < SERVED_SECONDS, took
 
     asyncio.run(main())  # On asyncio's own loop, as in the member's thread.
@@ -128,7 +133,7 @@ def test_whatever_strangers_do_the_member_goes_on_and_links_peers_at_once(
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_who_makes_room_is_the_oldest_stranger_of_the_address_with_most(
-    tls: bool, authority: Authority, lateness: Lateness
+    tls: bool, authority: Authority
 ) -> None:
     """A flood from one address pushes out itself, and nobody else."""
 
@@ -139,15 +144,13 @@ def test_who_makes_room_is_the_oldest_stranger_of_the_address_with_most(
                 alone.bind(("127.0.0.2", 0))
                 alone.connect(split_address(found.address))
                 await found.strangers(stack, STRANGERS["silent"], 2 * HANDSHAKES_MAX)
-                await found.check_peer_is_linked(lateness)
+                await found.check_peer_is_linked()
                 assert not is_readable(alone) or alone.recv(100)  # The challenge, without TLS.
 
     asyncio.run(main())
 
 
-def test_without_a_descriptor_left_the_port_waits_and_goes_on(
-    authority: Authority, lateness: Lateness
-) -> None:
+def test_without_a_descriptor_left_the_port_waits_and_goes_on(authority: Authority) -> None:
     async def main() -> None:
         async with port(lambda node_id: of_node(authority, node_id)) as found:
             with ExitStack() as stack:
@@ -157,7 +160,7 @@ def test_without_a_descriptor_left_the_port_waits_and_goes_on(
                         sock.connect(split_address(found.address))
                     await asyncio.sleep(3 * PAUSE_SECONDS)
                 await asyncio.sleep(2 * PAUSE_SECONDS)
-                await found.check_peer_is_linked(lateness)
+                await found.check_peer_is_linked()
 
     asyncio.run(main())
 
@@ -186,7 +189,7 @@ def test_an_error_of_an_authenticated_link_is_a_failure_of_the_member(
 
 
 def test_an_unexpected_error_of_a_stranger_ends_its_connection_only(
-    monkeypatch: pytest.MonkeyPatch, lateness: Lateness
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(data: bytes, secret: bytes, challenge: bytes) -> None:
         raise ZeroDivisionError
@@ -197,6 +200,6 @@ def test_an_unexpected_error_of_a_stranger_ends_its_connection_only(
                 patched.setattr(handshake, "decode_hello", broken)
                 await found.strangers(stack, lambda sock: sock.sendall(bytes(200)), 3)
                 await asyncio.sleep(0.1)
-            await found.check_peer_is_linked(lateness)
+            await found.check_peer_is_linked()
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ import pytest
 from examples.certificates.authority import Authority
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.raft import joining
+from jetstream_server.metadata.raft import joining, transport
 from jetstream_server.metadata.raft.handshake import UNKNOWN_CLUSTER, Identity
 from jetstream_server.metadata.raft.transport import PeerLinks
 from jetstream_server.metadata.raft.voters import Voters
@@ -22,6 +22,13 @@ from jetstream_server.net.certificates import Certificates, TlsFiles
 from tests.chaos.metadata_group import free_addresses
 from tests.support.loops import eventually
 from tests.unit.metadata import test_transport
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handshake of a process that stands still ends all the same."""
+    for module in (joining, transport):
+        monkeypatch.setattr(module, "HANDSHAKE_SECONDS_MAX", 60.0)
 
 
 class Member(test_transport.Member):
@@ -81,6 +88,7 @@ async def linked(first: Certificates | None, second: Certificates | None) -> str
             await each.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_two_nodes_link_by_their_certificates(authority: Authority) -> None:
     assert asyncio.run(linked(of_node(authority, 0), of_node(authority, 1))) == ""
 
@@ -131,10 +139,13 @@ def test_without_a_certificate_the_port_takes_no_one(authority: Authority) -> No
     assert asyncio.run(ask()) == b""
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("shown", [0, 2])
 def test_who_joins_asks_only_a_node_that_shows_its_own_certificate(
     authority: Authority, shown: int
 ) -> None:
+    seconds = 60.0 if shown == 0 else 0.1
+
     async def ask() -> tuple[NodeId, ...]:
         (address,) = free_addresses(1)
         voters = Voters.of({NodeId(0): address})
@@ -149,7 +160,7 @@ def test_who_joins_asks_only_a_node_that_shows_its_own_certificate(
         await links.listen(address)
         identity = Identity(NodeId(7), b"%016d" % 7, b"secret")
         try:
-            group = await joining.ask([address], identity, of_node(authority, 7), seconds=0.1)
+            group = await joining.ask([address], identity, of_node(authority, 7), seconds)
         finally:
             await links.close()
         return group.voters

@@ -10,9 +10,9 @@ from jetstream_protocol.errors import InvalidRequestError, StorageError
 from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.catching_up import CatchingUp
-from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.messages import VOTERS, decode, encode
 from jetstream_server.metadata.raft.snapshot_file import read_snapshot, write_snapshot
+from jetstream_server.metadata.raft.timings import RaftTimings
 from jetstream_server.metadata.raft.voter_change import Situation, Verdict, judge
 from jetstream_server.metadata.raft.voters import VoterLog, Voters
 

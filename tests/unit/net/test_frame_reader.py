@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 import uvloop
@@ -21,6 +22,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_server.net import frame_reader
 from jetstream_server.net.frame_reader import (
     READ_BYTES,
+    SHARED_SECONDS,
     TURN_BYTES,
     TURN_SECONDS,
     FrameReader,
@@ -200,8 +202,7 @@ def test_a_handler_that_has_enough_leaves_the_rest_to_the_next_one() -> None:
         assert found == [0, 1, 2]
         assert (await reader.frame(Kind.RECORDS)).correlation == 3
         taking = asyncio.ensure_future(reader.each(take, Kind.RECORDS))
-        await asyncio.sleep(0.01)
-        assert found == [0, 1, 2, 4]
+        await eventually(lambda: found == [0, 1, 2, 4])
         await send(sender, records(5, b"a", b"b"))
         await send(sender, records(6, b"a", b"b") + records(7, b"a", b"b"))
         await taking
@@ -251,7 +252,7 @@ def test_a_paused_reader_hands_out_nothing_until_it_goes_on() -> None:
 
         taking = asyncio.ensure_future(reader.each(take, Kind.RECORDS))
         await send(sender, b"".join(records(number, b"x", b"y") for number in range(3)))
-        await asyncio.sleep(0.05)
+        await eventually(lambda: found == [0, 1])
         await send(sender, records(3, b"x", b"y"))
         await asyncio.sleep(0.05)
         assert found == [0, 1]
@@ -302,7 +303,8 @@ def test_a_frame_that_does_not_go_on_ends_the_reading(monkeypatch: pytest.Monkey
 def test_frames_that_always_overlap_the_reads_are_no_stall(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.5)
+    """The time that is too long for one frame passes after each."""
+    monkeypatch.setattr(frame_reader, "STALL_SECONDS", 3600.0)
 
     async def scenario(sender: socket.socket, reader: FrameReader) -> None:
         found: list[int] = []
@@ -311,13 +313,16 @@ def test_frames_that_always_overlap_the_reads_are_no_stall(
         )
         data = records(1, b"head", b"tail")
         await send(sender, data[:5])
-        for _ in range(60):
+        await eventually(lambda: reader._stall_timer is not None)
+        for number in range(1, 6):
             await send(sender, data[5:] + data[:5])
-            await asyncio.sleep(0.02)
+            await eventually(lambda: len(found) == number and not reader._decoder.is_empty)  # noqa: B023
+            reader._stalled()
+        await asyncio.sleep(0)
         assert not taking.done()
-        assert len(found) == 60
-        taking.cancel()
-        await asyncio.gather(taking, return_exceptions=True)
+        reader._stalled()
+        with pytest.raises(TimeoutError):
+            await taking
 
     over_a_pair(scenario)
 
@@ -415,3 +420,43 @@ def test_a_long_frame_that_hardly_arrives_ends(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.gather(dribbling, return_exceptions=True)
 
     over_a_pair(scenario)
+
+
+def test_many_connections_together_hold_the_loop_for_little_longer_than_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frame takes a millisecond."""
+    now = [0.0]
+    monkeypatch.setattr(frame_reader, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    connections, count = 40, 50
+
+    async def main() -> None:
+        pairs = [socket.socketpair() for _ in range(connections)]
+        taken = [0] * connections
+
+        async def read(at: int) -> None:
+            pairs[at][1].setblocking(False)
+            reader = FrameReader(pairs[at][1], frames.RESPONSE_BYTES_MAX)
+
+            def take(_: Frame) -> bool:
+                now[0] += 0.001
+                taken[at] += 1
+                return taken[at] == count
+
+            await reader.each(take, Kind.RECORDS)
+            reader.close()
+
+        for sender, _ in pairs:
+            sender.sendall(records(0, b"", b"") * count)
+        reading = [asyncio.create_task(read(at)) for at in range(connections)]
+        longest, before = 0.0, now[0]
+        while sum(taken) < connections * count:
+            await asyncio.sleep(0)
+            longest, before = max(longest, now[0] - before), now[0]
+        await asyncio.gather(*reading)
+        for pair in pairs:
+            for sock in pair:
+                sock.close()
+        assert longest <= 2 * (SHARED_SECONDS + connections * 0.001)
+
+    uvloop.run(asyncio.wait_for(main(), 60))

@@ -38,7 +38,7 @@ def over_a_pair(scenario: Both) -> None:
             for end in ends:
                 end.close()
 
-    uvloop.run(asyncio.wait_for(main(), 20))
+    uvloop.run(asyncio.wait_for(main(), 60))
 
 
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -230,7 +230,7 @@ def test_a_paused_reader_is_told_that_its_connection_was_ended() -> None:
         receiver.pause_reading()
         receiver.shut_down()
         with pytest.raises(EOFError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await reading
 
     over_a_pair(scenario)

@@ -18,6 +18,7 @@ from jetstream_protocol import frames
 from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.types import NodeId
+from jetstream_server.net import tls_socket
 from jetstream_server.net.certificates import Certificates, TlsFiles
 from jetstream_server.net.frame_socket import FrameSocket
 from jetstream_server.net.tls_records import (
@@ -31,7 +32,7 @@ from jetstream_server.net.tls_records import (
 from jetstream_server.net.tls_socket import TlsSocket, handshake
 from jetstream_server.serving.http.server import HttpServer, Route
 from tests.support.access import open_to_all
-from tests.support.loops import on_loop
+from tests.support.loops import eventually, on_loop
 from tests.support.server import free_port_base
 from tests.support.tls_records import HANDSHAKE, RecordClient
 
@@ -164,11 +165,11 @@ async def flooded(port: int, flood: Callable[[RecordClient], bytes]) -> bool:
         data = flood(client)
         with client.sock:
             try:
-                client.sock.settimeout(5)
+                client.sock.settimeout(60)
                 client.sock.sendall(data)
             except OSError:
                 return True
-            return client.is_hung_up_on(5)
+            return client.is_hung_up_on(60)
 
     return await asyncio.to_thread(do)
 
@@ -183,7 +184,7 @@ async def test_who_sends_no_data_to_the_data_plane_is_hung_up_on(
         listener.setblocking(False)
         client = asyncio.create_task(flooded(listener.getsockname()[1], flood))
         accepted, _ = await loop.sock_accept(listener)
-        sock = await handshake(accepted, certificates.data, 10.0, server_side=True)
+        sock = await handshake(accepted, certificates.data, 60.0, server_side=True)
         server = FrameSocket(sock, frames.REQUEST_BYTES_MAX)
         try:
             with pytest.raises(ConnectionError, match="TLS: "):
@@ -214,9 +215,29 @@ async def test_who_sends_no_data_to_http_is_hung_up_on(
         await server.stop()
 
 
+PLENTY_BYTES = 32_768
+
+
+def has_waiting(sock: socket.socket, count: int) -> bool:
+    try:
+        return len(sock.recv(count, socket.MSG_PEEK)) == count
+    except BlockingIOError:
+        return False
+
+
 @on_loop
-async def test_one_call_takes_little_of_what_is_there(certificates: Certificates) -> None:
+async def test_one_call_takes_little_of_what_is_there(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a megabyte of changes of keys, which wait in the socket, as of one of single bytes."""
+    taken: list[int] = []
+
+    class CountingGate(RecordGate):
+        def take(self) -> bytes:
+            taken.append(len(piece := super().take()))
+            return piece
+
+    monkeypatch.setattr(tls_socket, "RecordGate", CountingGate)
     loop = asyncio.get_running_loop()
     for single_bytes in (False, True):
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -224,20 +245,20 @@ async def test_one_call_takes_little_of_what_is_there(certificates: Certificates
             connecting = asyncio.to_thread(RecordClient, listener.getsockname())
             client_task = asyncio.create_task(connecting)
             accepted, _ = await loop.sock_accept(listener)
-            sock = await handshake(accepted, certificates.data, 10.0, server_side=True)
+            sock = await handshake(accepted, certificates.data, 60.0, server_side=True)
             client = await client_task
             if single_bytes:
                 data = b"".join(client.record(b"x") for _ in range(MANY))
             else:
                 data = key_updates(client)
             sending = asyncio.create_task(asyncio.to_thread(client.sock.sendall, data))
-            await asyncio.sleep(0.2)
-            before = time.thread_time()
+            await eventually(lambda: has_waiting(accepted, PLENTY_BYTES))  # noqa: B023
+            taken.clear()
             try:
                 received = len(sock.recv(256 * 1024))
             except ConnectionError:
                 received = 0
-            assert time.thread_time() - before < 0.05
+            assert 0 < sum(taken) < PLENTY_BYTES / 2, "what OpenSSL was given"
             assert received < 1_000
             sock.close()
             client.sock.close()
@@ -297,7 +318,7 @@ def slowly_asked(port: int, times: int) -> list[bytes]:
     """The answers, over one connection, which the server closes after the last."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60)
     found = []
     for number in range(times):
         headers = {"Connection": "close"} if number == times - 1 else {}

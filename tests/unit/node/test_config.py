@@ -38,6 +38,11 @@ def test_an_empty_file_is_a_single_node_on_loopback(tmp_path: Path) -> None:
     assert config.nodes[0].http.advertise == "127.0.0.1:9295"
 
 
+LAUGHS = "\n".join(f"{each}: &{each} [{', '.join([seen] * 9)}]" for seen, each in (
+    ("1", "a"), *((f"*{chr(at)}", chr(at + 1)) for at in range(97, 107))
+))  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -99,6 +104,9 @@ def test_an_empty_file_is_a_single_node_on_loopback(tmp_path: Path) -> None:
         ("? {a: b}\n: c", "is not YAML: a list or a mapping as key"),
         ("<<: 3", "is not YAML: "),
         ("[" * 5_000 + "]" * 5_000, "too deep in each other"),
+        (LAUGHS, "values or more: do anchors repeat them?"),
+        ("log: &a {<<: *a}", "values or more: do anchors repeat them?"),
+        (f"nodes: [{{id: 0, grpc: '{'x' * 5_000}'}}]", f"listen: '{'x' * 100}' is not host:port"),
         ("{a: " * 5_000 + "}" * 5_000, "too deep in each other"),
     ],
 )

@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from jetstream_client.reading.typed import row_of
+from jetstream_client.reading.arrow_schemas import from_arrow
+from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.schema import parse
 from jetstream_protocol.typed_json import compiled
+from jetstream_protocol.typed_rows import row_of
 from tests.property.arrow_rows import streamed
 
 if compiled is None:
@@ -108,6 +110,23 @@ def test_a_view_shows_what_is_in_further_buffers() -> None:
     )
     wanted = {"a": long, "b": ["short", None, long]}
     assert read("a string, b list<string>", streamed(row)) == wanted
+
+
+def test_an_extension_is_what_it_is_stored_as() -> None:
+    kinds = {"id": pa.uuid(), "doc": pa.json_()}
+    arrays = [pa.array([bytes(range(16))], kinds["id"]), pa.array(['{"a":1}'], kinds["doc"])]
+    row = pa.RecordBatch.from_arrays(arrays, list(kinds))
+    schema = from_arrow(bytes(row.schema.serialize()))
+    assert str(schema).startswith("id binary, doc string")
+    found = row_of(streamed(row), schema)
+    assert found == {"id": bytes(range(16)), "doc": '{"a":1}', "_error": None}
+
+
+def test_a_dictionary_is_refused_with_what_to_do() -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
+    given = pa.schema([("a", pa.list_(kind))])
+    with pytest.raises(InvalidRequestError, match=r"a\[\] .* dictionary_decode"):
+        from_arrow(bytes(given.serialize()))
 
 
 def test_numbers_count_by_their_value() -> None:

@@ -15,8 +15,8 @@ WITHOUT_PANDAS = """
 import sys
 from types import SimpleNamespace
 from jetstream_client.reading.arrow import to_table
-from jetstream_client.reading.typed import row_of
 from jetstream_protocol.schema import parse
+from jetstream_protocol.typed_rows import row_of
 from jetstream_server.serving.http import arrow_records
 from jetstream_server.serving.http.record_formats import Columns
 from tests.support.lake_objects import decode, encode

@@ -30,6 +30,8 @@ def other_value(setting: Setting) -> Any:
             return True
         case Kind.CHOICE:
             return setting.choices[-1]
+        case Kind.TEXT:
+            return '{"team": "orders"}'
         case _:
             return max(setting.least, 2)
 
@@ -49,7 +51,7 @@ def test_the_order_of_rows_in_the_metadata_never_changes() -> None:
         "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes",
         "segment_age_us", "restoring", "encryption", "observers", "max_message_bytes",
         "key", "lake", "local_max_age_us", "local_max_bytes", "lake_lag_us", "lake_object_bytes",
-        "on_mismatch",
+        "on_mismatch", "description", "labels",
     ]  # fmt: skip
 
 
@@ -92,7 +94,9 @@ def test_a_default_is_within_its_range() -> None:
     for each in STREAM_SETTINGS:
         if isinstance(each.default, int):
             assert each.allows(each.default), each.name
-        if isinstance(each.default, str):
+        if each.kind is Kind.TEXT:
+            each.check_text(str(each.default))
+        elif isinstance(each.default, str):
             assert each.default in each.choices, each.name
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.stream_names import check_name
 from jetstream_protocol.subjects import (
     RESERVED,
     check_literal,
-    check_name,
     check_pattern,
     example_pattern,
     is_pattern,

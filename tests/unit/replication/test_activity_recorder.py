@@ -20,8 +20,9 @@ from jetstream_server.replication.drivers.activity_recorder import (
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica import Replica
 from tests.support.local_metadata import LocalMetadata
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
 from tests.support.node import Node
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Metadata(LocalMetadata):
@@ -53,7 +54,7 @@ class Recording:
     def empty(self) -> None:
         """What retention does to records that are all old."""
         log = self.replica.log
-        log.roll()
+        log.seal()
         log.flush()
         log.begin_advance(log.log_end_offset)
         log.finish_advance()
@@ -83,7 +84,7 @@ class Recording:
         return [json.loads(value or b"") for batch in batches for value in batch.values()]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_retention_has_emptied_has_lost_no_event(tmp_path: Path) -> None:
     recording = Recording(tmp_path / "streams")
     sequences = range(1, recording.node.cluster.registry.activity.next_sequence)
@@ -97,7 +98,7 @@ async def test_a_log_that_retention_has_emptied_has_lost_no_event(tmp_path: Path
     await recorder.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_new_log_says_which_events_were_lost_before_it(tmp_path: Path) -> None:
     recording = Recording(tmp_path / "streams")
     for _ in range(3):
@@ -110,7 +111,7 @@ async def test_a_new_log_says_which_events_were_lost_before_it(tmp_path: Path) -
     await recorder.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_after_a_recovery_events_follow_those_that_only_the_lost_voters_knew(
     tmp_path: Path,
 ) -> None:
@@ -130,7 +131,7 @@ async def test_after_a_recovery_events_follow_those_that_only_the_lost_voters_kn
     await recorder.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_recorder_waits_while_the_metadata_knows_less_than_the_log(
     tmp_path: Path,
 ) -> None:

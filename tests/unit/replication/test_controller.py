@@ -15,7 +15,6 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.types import BootUs, MonotonicUs, NodeId, StreamId
-from jetstream_server.clocks import monotonic_clock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.watchers import Watcher
 from jetstream_server.metadata.state.changes import Change
@@ -51,7 +50,7 @@ from jetstream_server.replication.drivers.controller import (
     leaving_leaders,
 )
 from jetstream_server.replication.sessions.session_messages import LogEnd
-from tests.support.loops import on_loop
+from tests.support.virtual_time import loop_clock, on_virtual_loop
 from tests.unit.metadata.cluster import Cluster
 
 QUICK = ControllerSettings(round_seconds=0.01, settle_seconds=0.0)
@@ -115,7 +114,7 @@ async def run(metadata: Metadata, until: Callable[[], bool], **options: Any) -> 
         lambda: log_ends,
         settings,
         options.pop("hand_over", None),
-        monotonic_clock=options.pop("monotonic_clock", monotonic_clock),
+        monotonic_clock=options.pop("monotonic_clock", loop_clock),
     )
     controller.start()
     try:
@@ -130,7 +129,7 @@ async def run(metadata: Metadata, until: Callable[[], bool], **options: Any) -> 
     return controller
 
 
-@on_loop
+@on_virtual_loop
 async def test_leaderships_are_evened_out() -> None:
     cluster = lopsided()
     metadata = Metadata(cluster)
@@ -138,7 +137,7 @@ async def test_leaderships_are_evened_out() -> None:
     assert len(metadata.commands) == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_changed_meanwhile_waits_for_the_next_round() -> None:
     cluster = lopsided()
     metadata = Metadata(cluster)
@@ -147,7 +146,7 @@ async def test_a_stream_that_changed_meanwhile_waits_for_the_next_round() -> Non
     assert len(metadata.commands) == 4
 
 
-@on_loop
+@on_virtual_loop
 async def test_nothing_is_moved_while_a_node_is_fenced_or_without_the_role() -> None:
     cluster = lopsided()
     cluster.register(3)
@@ -163,7 +162,7 @@ async def test_nothing_is_moved_while_a_node_is_fenced_or_without_the_role() -> 
     assert metadata.commands == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_nothing_is_moved_before_the_nodes_have_settled() -> None:
     cluster = lopsided()
     metadata = Metadata(cluster)
@@ -173,7 +172,7 @@ async def test_nothing_is_moved_before_the_nodes_have_settled() -> None:
     assert asyncio.get_running_loop().time() - began >= 0.3
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_draining_node_is_relieved_at_once_even_while_another_is_fenced() -> None:
     cluster = Cluster(nodes=4)
     for number in range(6):
@@ -190,7 +189,7 @@ async def test_a_draining_node_is_relieved_at_once_even_while_another_is_fenced(
     await run(metadata, relieved, settings=slow)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_hand_over_may_be_someone_elses_work() -> None:
     cluster = lopsided()
     metadata = Metadata(cluster)
@@ -206,7 +205,7 @@ async def test_a_hand_over_may_be_someone_elses_work() -> None:
     assert {target for _, target in asked} == {NodeId(2)}
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_node_an_operator_drains_is_relieved_at_once() -> None:
     cluster = lopsided()
     metadata = Metadata(cluster)
@@ -240,7 +239,7 @@ def moving(cluster: Cluster, stream: StreamMetadata, target: int) -> None:
     cluster.change_isr(stream, (*cluster.now(stream).isr, target))
 
 
-@on_loop
+@on_virtual_loop
 async def test_streams_whose_new_nodes_all_yield_leaderships_are_left_in_peace() -> None:
     cluster = Cluster()
     for node_id in range(3):
@@ -370,7 +369,7 @@ def test_reports_of_an_earlier_leaderless_time_count_for_nothing() -> None:
     assert elections(cluster, stale) == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_unclean_election_is_proposed_and_then_no_more() -> None:
     cluster, stream = waiting()
     metadata = Metadata(cluster)
@@ -382,7 +381,7 @@ async def test_an_unclean_election_is_proposed_and_then_no_more() -> None:
     assert elections(cluster, ends) == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_feature_level_rises_once_every_registered_node_understands_it() -> None:
     cluster = Cluster()
     for node_id in range(2):
@@ -405,7 +404,7 @@ def test_an_even_cluster_has_nothing_to_move(streams: int) -> None:
     assert draining_moves(cluster.registry, 10) == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_draining_node_is_relieved_without_the_help_of_who_leads() -> None:
     cluster = Cluster(nodes=3)
     for number in range(6):
@@ -426,7 +425,7 @@ async def test_a_draining_node_is_relieved_without_the_help_of_who_leads() -> No
     assert len(set(asked)) == 2
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_drains_gives_its_leaderships_to_whoever_takes_them() -> None:
     cluster = Cluster(nodes=3)
     for number in range(6):
@@ -451,7 +450,7 @@ async def test_who_drains_gives_its_leaderships_to_whoever_takes_them() -> None:
     assert given == [NodeId(2)] * 2
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_refused_by_all_asks_once_more_before_the_controller_insists() -> None:
     cluster = Cluster(nodes=3)
     cluster.create("s", "s.>", (0, 1))
@@ -477,7 +476,7 @@ async def test_who_is_refused_by_all_asks_once_more_before_the_controller_insist
     assert asked == 2
 
 
-@on_loop
+@on_virtual_loop
 async def test_evening_out_leaves_a_leadership_where_its_leader_cannot_hand_it_over() -> None:
     cluster = lopsided()
     metadata = Metadata(cluster)
@@ -501,7 +500,7 @@ async def test_evening_out_leaves_a_leadership_where_its_leader_cannot_hand_it_o
     assert set(asked[:9]) == set(asked[9:]) == set(cluster.registry.streams), "one after another"
 
 
-@on_loop
+@on_virtual_loop
 async def test_streams_that_cannot_be_handed_over_keep_no_others_where_they_are() -> None:
     cluster = lopsided(12)
     metadata = Metadata(cluster)
@@ -533,7 +532,7 @@ def depose(metadata: Metadata, leader: NodeId) -> None:
         cluster.change_isr(stream, (0, 1, 2))
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_deposed_though_it_lives_gets_leaderships_back_later_each_time() -> None:
     cluster = Cluster(nodes=3)
     for number in range(6):
@@ -557,7 +556,7 @@ async def test_who_is_deposed_though_it_lives_gets_leaderships_back_later_each_t
         assert waited_us >= PAUSE_US * 2**pause
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_deposed_because_it_dies_gets_leaderships_back_as_always() -> None:
     cluster = Cluster(nodes=3)
     made = [cluster.create(f"s{number}", f"s{number}.>") for number in range(6)]
@@ -575,7 +574,7 @@ async def test_who_is_deposed_because_it_dies_gets_leaderships_back_as_always() 
     await run(metadata, is_back, monotonic_clock=lambda: MonotonicUs(0))
 
 
-@on_loop
+@on_virtual_loop
 async def test_more_leaderships_than_one_round_moves_are_drained_without_a_pause() -> None:
     cluster = Cluster(nodes=3)
     for number in range(3 * MOVES_MAX + 9):

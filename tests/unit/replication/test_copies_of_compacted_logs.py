@@ -41,7 +41,7 @@ class Node:
             key = b"deleted" if offset in (VALUE_AT, TOMBSTONE_AT) else b"%d" % offset
             value = None if offset == TOMBSTONE_AT else b"v"
             self.log.append(encode([value], b"s", keys=[key]), leader_epoch=1, timestamp_us=0)
-        self.log.roll()
+        self.log.seal()
         self.log.flush()
 
     def compact(self) -> None:
@@ -292,7 +292,7 @@ def compacted_with_epochs() -> Node:
     put(node, 1, *[b"a"] * 4)
     put(node, 3, *[b"a"] * 8)
     put(node, 5, *[b"a"] * 3, *[b"%d" % key for key in range(5)])
-    node.log.roll()
+    node.log.seal()
     node.log.flush()
     compact(node.disk, node.log)
     bases = [batch.header.base_offset for batch in read_all(node.log)]

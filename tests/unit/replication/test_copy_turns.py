@@ -7,7 +7,8 @@ import asyncio
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.replication.drivers import copy_turns
 from jetstream_server.replication.drivers.copy_turns import Copier, CopyTurns
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 
 RATE = 10_000_000
 SIZE = 100_000
@@ -36,7 +37,7 @@ class Follower(Copier):
             self.turns.wait(self)
 
 
-@on_loop
+@on_virtual_loop
 async def test_each_has_its_turn_whoever_asks_most_often() -> None:
     sent: list[str] = []
     turns = CopyTurns(lambda: RATE, clock)
@@ -47,7 +48,7 @@ async def test_each_has_its_turn_whoever_asks_most_often() -> None:
     assert sent == [*"abc"] * 6
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_reads_nothing_or_has_left_keeps_nobody_waiting() -> None:
     sent: list[str] = []
     turns = CopyTurns(lambda: RATE, clock)
@@ -61,7 +62,7 @@ async def test_who_reads_nothing_or_has_left_keeps_nobody_waiting() -> None:
     await eventually(lambda: len(sent) == 10)
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_waits_long_notices_that_the_limit_is_gone() -> None:
     rate = 1_000
     turns = CopyTurns(lambda: rate, clock)

@@ -26,6 +26,7 @@ from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import DistrustReplica, FenceNode, TransferLeader
+from jetstream_server.replication import replica_manager
 from jetstream_server.replication.core.follower import Reset
 from jetstream_server.replication.core.messages import (
     INCOMPLETE,
@@ -51,6 +52,7 @@ from tests.support.log_batches import batch, stamped
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node, read_values
+from tests.support.virtual_time import on_virtual_loop
 
 ME = NodeId(0)
 
@@ -121,7 +123,7 @@ class Bench:
 # As a follower.
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_failed_log_tells_nothing_while_it_may_be_elected_and_then_stands_nowhere(
     tmp_path: Path,
 ) -> None:
@@ -139,7 +141,7 @@ async def test_a_failed_log_tells_nothing_while_it_may_be_elected_and_then_stand
     assert (position.fetch_offset, position.stream_epoch) == (NOWHERE, INCOMPLETE)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_fails_again_is_emptied_only_once_that_is_recorded_too(
     tmp_path: Path,
 ) -> None:
@@ -162,7 +164,7 @@ async def test_a_log_that_fails_again_is_emptied_only_once_that_is_recorded_too(
     bench.told_where_to_begin()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_failed_log_is_emptied_by_the_leader_s_word_and_believed_again(
     tmp_path: Path,
 ) -> None:
@@ -181,7 +183,7 @@ async def test_a_failed_log_is_emptied_by_the_leader_s_word_and_believed_again(
     assert log.flush() == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_an_attempt_to_empty_it_left_is_gone_after_the_next_one(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=False, values=6)
     assert bench.replica.log.segment_count > 1
@@ -202,7 +204,7 @@ async def test_what_an_attempt_to_empty_it_left_is_gone_after_the_next_one(tmp_p
     assert [path.name for path in directory.glob("*.log")] == [f"{0:020d}.log"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_second_failure_is_told_and_noted_like_the_first(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=False)
     for _ in range(2):
@@ -214,7 +216,7 @@ async def test_a_second_failure_is_told_and_noted_like_the_first(tmp_path: Path)
         bench.grow()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_whose_failure_was_not_noticed_yet_stands_nowhere_and_does_not_say_so(
     tmp_path: Path,
 ) -> None:
@@ -225,7 +227,7 @@ async def test_a_log_whose_failure_was_not_noticed_yet_stands_nowhere_and_does_n
     assert bench.replica.position() is None
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_damaged_log_says_how_far_it_reads_and_that_does_not_count(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=False)
     bench.replica.log.health._is_damaged = True
@@ -238,7 +240,7 @@ async def test_a_damaged_log_says_how_far_it_reads_and_that_does_not_count(tmp_p
 # As a leader.
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_elected_log_that_a_full_disk_keeps_from_being_mended_has_failed(
     tmp_path: Path,
 ) -> None:
@@ -258,7 +260,7 @@ async def test_an_elected_log_that_a_full_disk_keeps_from_being_mended_has_faile
     assert not bench.replica.log.offline_reason
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leader_whose_write_failed_leads_no_more_at_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=True)
     bench.disk.fail("write", ".log", errno.EIO)
@@ -271,7 +273,7 @@ async def test_a_leader_whose_write_failed_leads_no_more_at_once(tmp_path: Path)
     assert bench.replica.following is not None
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_failure_in_any_thread_is_heard(tmp_path: Path) -> None:
     """Rolls, truncations and checkpoints fail in other threads than the one that waits."""
     bench = Bench(tmp_path, leads=True)
@@ -285,7 +287,7 @@ async def test_a_failure_in_any_thread_is_heard(tmp_path: Path) -> None:
     await eventually(lambda: bench.replica.leadership is None)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_full_disk_is_no_failure(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=True)
     bench.disk.fail("write", ".log", errno.ENOSPC)
@@ -296,7 +298,7 @@ async def test_a_full_disk_is_no_failure(tmp_path: Path) -> None:
     assert bench.replica.leadership is not None
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_elected_with_a_failed_log_does_not_lead(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=False)
     bench.fail()
@@ -306,7 +308,7 @@ async def test_who_is_elected_with_a_failed_log_does_not_lead(tmp_path: Path) ->
     assert next_step(bench.replica) is Step.DISTRUST
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_only_replica_stays_offline_leads_and_is_readable(tmp_path: Path) -> None:
     disk = FaultyDisk(OsDisk())
     node = Node(tmp_path / "streams", disk=disk)
@@ -327,7 +329,7 @@ async def test_the_only_replica_stays_offline_leads_and_is_readable(tmp_path: Pa
 # When nobody is believed.
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_failed_log_is_no_candidate_before_it_is_revived(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=True)
     stream_id = bench.replica.stream.id
@@ -352,7 +354,7 @@ async def test_a_failed_log_is_no_candidate_before_it_is_revived(tmp_path: Path)
     assert bench.replica.needs_rebuild, "as a follower it is fetched anew all the same"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_end_is_told_for_the_epoch_it_was_looked_at_in_and_no_other(
     tmp_path: Path,
 ) -> None:
@@ -405,7 +407,7 @@ def log_replacer(
         asyncio.get_running_loop().create_task(driver.close())
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_failed_replica_is_distrusted_until_the_metadata_shows_it_and_then_fetched_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,7 +427,7 @@ async def test_a_failed_replica_is_distrusted_until_the_metadata_shows_it_and_th
         assert (metadata.proposed, len(asked)) == (3, 1)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_replica_out_of_sync_is_emptied_only_once_no_join_of_before_can_take_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,7 +451,7 @@ async def test_a_replica_out_of_sync_is_emptied_only_once_no_join_of_before_can_
     assert ME not in bench.node.cluster.now(stream).isr
 
 
-@on_loop
+@on_virtual_loop
 async def test_where_nobody_is_believed_a_failed_log_is_revived_and_its_end_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,7 +482,7 @@ def test_a_disk_that_goes_on_failing_is_tried_less_and_less_often() -> None:
 # The next start.
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_failed_log_does_not_count_as_closed_cleanly_unless_that_is_noted(
     tmp_path: Path,
 ) -> None:
@@ -500,7 +502,7 @@ async def test_a_log_that_fails_while_it_is_closed_is_noted(tmp_path: Path) -> N
     assert bench.suspects == (bench.replica.stream.id,)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_was_not_opened_is_not_clean_before_its_node_is_registered(
     tmp_path: Path,
 ) -> None:
@@ -519,7 +521,7 @@ async def test_a_log_that_was_not_opened_is_not_clean_before_its_node_is_registe
         assert replicas.close() is is_registered
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_failed_log_is_fetched_anew_after_a_restart(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=False)
     bench.fail()
@@ -534,7 +536,7 @@ async def test_a_failed_log_is_fetched_anew_after_a_restart(tmp_path: Path) -> N
     assert position.fetch_offset == NOWHERE
 
 
-@on_loop
+@on_virtual_loop
 async def test_errors_that_are_not_storage_s_do_not_fail_a_replica(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=True)
     with pytest.raises(JetstreamError):
@@ -554,7 +556,7 @@ def unopened(bench: Bench, error: int) -> Replica:
     return bench.replica
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_the_disk_refused_to_read_at_a_start_is_fetched_anew(
     tmp_path: Path,
 ) -> None:
@@ -572,7 +574,7 @@ async def test_a_log_that_the_disk_refused_to_read_at_a_start_is_fetched_anew(
     assert (log.log_end_offset, log.offline_reason) == (1, "")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_whose_folder_could_not_be_looked_for_is_not_taken_to_be_lost(
     tmp_path: Path,
 ) -> None:
@@ -593,7 +595,7 @@ async def test_a_log_whose_folder_could_not_be_looked_for_is_not_taken_to_be_los
     assert (log.log_end_offset, log.offline_reason) == (3, "")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_was_not_opened_and_that_a_full_disk_kept_from_being_emptied_is_kept(
     tmp_path: Path,
 ) -> None:
@@ -610,7 +612,7 @@ async def test_a_log_that_was_not_opened_and_that_a_full_disk_kept_from_being_em
     assert (log.log_end_offset, log.offline_reason) == (3, "")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_no_descriptor_was_left_for_at_a_start_stays_as_it_is(
     tmp_path: Path,
 ) -> None:
@@ -624,7 +626,7 @@ async def test_a_log_that_no_descriptor_was_left_for_at_a_start_stays_as_it_is(
     assert bench.node.replica(replica.stream).log.log_end_offset == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_was_not_opened_is_not_emptied_while_it_may_be_elected(
     tmp_path: Path,
 ) -> None:
@@ -640,7 +642,7 @@ async def test_a_log_that_was_not_opened_is_not_emptied_while_it_may_be_elected(
     assert replica.unreadable_reason
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_was_not_opened_and_cannot_be_emptied_is_no_candidate(
     tmp_path: Path,
 ) -> None:
@@ -658,3 +660,46 @@ async def test_a_log_that_was_not_opened_and_cannot_be_emptied_is_no_candidate(
     )
     replica.following = None
     assert next_step(replica) is Step.WAIT
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EMFILE])
+@on_virtual_loop
+async def test_a_new_stream_whose_log_cannot_be_opened_is_led_elsewhere_and_copied_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    monkeypatch.setattr(log_replacement, "ROUND_SECONDS", 0.001)
+    bench = Bench(tmp_path, leads=True)
+    clock = [0]
+    with log_replacer(bench, Metadata(bench, refusals=0), clock) as asked:
+        bench.disk.fail("read_file", ".offsets", error)
+        new = bench.replica = bench.node.create("new", "new", replicas=(0, 1, 2))
+        bench.disk.heal()
+        bench.do(TransferLeader(stream_id=new.stream.id, leader=0))
+        assert new.leadership is None
+        await eventually(lambda: ME not in new.stream.isr)
+        assert new.stream.leader not in (ME, NO_NODE)
+        await eventually(lambda: asked == [new])
+        bench.told_where_to_begin()
+        assert new.log.offline_reason == new.unreadable_reason == ""
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EMFILE])
+@on_virtual_loop
+async def test_the_only_log_of_a_new_stream_is_opened_again_until_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    monkeypatch.setattr(replica_manager, "AGAIN_SECONDS", 0.001)
+    bench = Bench(tmp_path, leads=True)
+    bench.disk.fail("read_file", ".offsets", error)
+    new = bench.node.create("new", "new", replicas=(0,))
+    await eventually(lambda: bench.replicas.get(new.stream.id) is not new)
+    assert bench.node.replica(new.stream).unreadable_reason
+    bench.disk.heal()
+    await eventually(lambda: not bench.node.replica(new.stream).unreadable_reason)
+    bench.replica = opened = bench.node.replica(new.stream)
+    assert opened.leadership is not None
+    bench.grow()
+    bench.flush()
+    assert opened.log.log_end_offset == opened.high_watermark == 1
+    await asyncio.sleep(0.01)
+    assert bench.node.replica(new.stream) is opened

@@ -1,4 +1,4 @@
-"""Following a leader that is silent, over a real connection; the leader is a few lines here."""
+"""Following a leader that is silent, over a connection; the leader is a few lines here."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import StreamId
-from jetstream_server.clocks import monotonic_clock
-from jetstream_server.net import peer_auth
-from jetstream_server.net.frame_socket import FrameSocket, dial
+from jetstream_server.net.frame_socket import FrameSocket
+from jetstream_server.net.node_link import NodeIdentity, proofs_of
 from jetstream_server.replication.core.closeness import Closeness
 from jetstream_server.replication.core.follower import Append, Later
 from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange
 from jetstream_server.replication.core.wire import part_to_proto
 from jetstream_server.replication.drivers import fetcher
-from jetstream_server.replication.drivers.fetcher import RETRY_SECONDS, Fetcher, NodeIdentity
+from jetstream_server.replication.drivers.fetcher import RETRY_SECONDS, Fetcher
 from jetstream_server.replication.replica import Replica
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import connected_pair, loop_clock, on_virtual_loop
 from tests.unit.replication.cores import Log, request, stream
 
 SILENCE_US = 300_000
@@ -52,10 +52,9 @@ class Leader:
             hello = pb.HelloReply(node_id=0, cluster_id="cluster", nonce=nonce)
             await connection.send(Kind.HELLO_REPLY, 0, hello)
             _, node = await connection.read_frame(Kind.NODE_HELLO, pb.NodeHello)
-            proof = peer_auth.proof(
-                b"secret", "leader", nonces=nonce + node.nonce, node_id=1, incarnation=7,
-                cluster_id="cluster",
-            )  # fmt: skip
+            proof = proofs_of(NodeIdentity(1, 7, "cluster", b"secret"), nonce + node.nonce)[
+                "leader"
+            ]
             await connection.send(Kind.NODE_HELLO_REPLY, 0, pb.NodeHelloReply(proof=proof))
             self.greeted += 1
             await self._then(connection)  # type: ignore[misc]
@@ -65,37 +64,30 @@ class Leader:
             connection.close()
 
 
+async def dialled(leader: Leader, serving: set[asyncio.Task[None]]) -> FrameSocket:
+    near, far = connected_pair()
+    serving.add(asyncio.create_task(leader.serve(far)))
+    return FrameSocket(near, frames.RESPONSE_BYTES_MAX)
+
+
 @asynccontextmanager
-async def followed(
-    leader: Leader,
-) -> AsyncIterator[Fetcher]:
-    loop = asyncio.get_running_loop()
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setblocking(False)
+async def followed(leader: Leader) -> AsyncIterator[Fetcher]:
     serving: set[asyncio.Task[None]] = set()
-
-    async def accept() -> None:
-        while True:
-            sock, _ = await loop.sock_accept(listener)
-            serving.add(loop.create_task(leader.serve(sock)))
-
-    accepting = loop.create_task(accept())
     following = Fetcher(
         0,
-        lambda: listener.getsockname(),
+        lambda: ("node-0", 1),
         IDENTITY,
-        dial=dial,
-        monotonic_clock=monotonic_clock,
+        dial=lambda _: dialled(leader, serving),
+        monotonic_clock=loop_clock,
         silent=lambda _: None,
     )
     try:
         yield following
     finally:
         await following.close()
-        for task in (accepting, *serving):
+        for task in serving:
             task.cancel()
-        await asyncio.gather(accepting, *serving, return_exceptions=True)
-        listener.close()
+        await asyncio.gather(*serving, return_exceptions=True)
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +95,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "SILENCE_MAX_US", SILENCE_US)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leader_that_falls_silent_is_dialled_anew() -> None:
     async def say_nothing(connection: FrameSocket) -> None:
         await asyncio.sleep(60)
@@ -114,7 +106,7 @@ async def test_a_leader_that_falls_silent_is_dialled_anew() -> None:
         await eventually(lambda: leader.greeted == 3)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_node_is_dialled_while_there_is_a_stream_to_follow() -> None:
     """Nobody else may ever be there. What is connected stays so: it may lead again."""
     connections: list[FrameSocket] = []
@@ -143,7 +135,7 @@ async def test_a_node_is_dialled_while_there_is_a_stream_to_follow() -> None:
         await eventually(lambda: leader.greeted == 3)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leader_counts_as_silent_only_since_there_is_a_stream_to_follow() -> None:
     now_us = [0]
     silent: list[list[Replica]] = []
@@ -151,7 +143,7 @@ async def test_a_leader_counts_as_silent_only_since_there_is_a_stream_to_follow(
         0,
         lambda: None,  # It is not registered.
         IDENTITY,
-        dial=dial,
+        dial=cast(Any, None),
         monotonic_clock=lambda: now_us[0],
         silent=silent.append,
     )
@@ -168,7 +160,7 @@ async def test_a_leader_counts_as_silent_only_since_there_is_a_stream_to_follow(
         await following.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_leader_whose_answer_takes_long_is_not_hung_up_on() -> None:
     async def send_slowly(connection: FrameSocket) -> None:
         head = pb.Records(parts=[pb.Records.Part(stream_id=5, length=1 << 20)])
@@ -186,7 +178,7 @@ async def test_a_leader_whose_answer_takes_long_is_not_hung_up_on() -> None:
         assert leader.greeted == 101
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_idle_follower_says_that_it_is_there_and_again_where_it_stands_out_of_sync() -> (
     None
 ):
@@ -210,7 +202,7 @@ async def test_an_idle_follower_says_that_it_is_there_and_again_where_it_stands_
         assert leader.greeted == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_waits_for_the_metadata_is_asked_for_again() -> None:
     """The leader has answered this position, and would not do so again by itself."""
     dropped = 0
@@ -231,7 +223,7 @@ async def test_what_waits_for_the_metadata_is_asked_for_again() -> None:
         await eventually(lambda: dropped >= 2)
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_observer_says_once_where_it_stands_and_knows_when_its_leader_is_gone() -> None:
     """Nobody waits for it to join."""
     heard: list[tuple[int, ...]] = []
@@ -253,7 +245,7 @@ async def test_an_observer_says_once_where_it_stands_and_knows_when_its_leader_i
         assert not observer.closeness.holds(0)
 
 
-@on_loop
+@on_virtual_loop
 @pytest.mark.parametrize("grows", [True, False])
 async def test_what_was_appended_before_the_disk_was_full_is_to_be_flushed(grows: bool) -> None:
     accepted: list[bool] = []
@@ -281,7 +273,7 @@ async def test_what_was_appended_before_the_disk_was_full_is_to_be_flushed(grows
     assert bool(accepted) == grows
 
 
-@on_loop
+@on_virtual_loop
 @pytest.mark.parametrize("changes", [True, False], ids=["its metadata changes", "time passes"])
 async def test_who_has_no_room_says_so_at_once_and_until_it_has_appended(
     monkeypatch: pytest.MonkeyPatch, changes: bool
@@ -323,7 +315,7 @@ async def test_who_has_no_room_says_so_at_once_and_until_it_has_appended(
         assert [each.positions[0].cannot_append for each in (asked, done)] == [True, False]
 
 
-@on_loop
+@on_virtual_loop
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
 async def test_a_log_fails_if_it_cannot_be_read_unless_only_a_descriptor_was_missing(
     monkeypatch: pytest.MonkeyPatch, error: int
@@ -358,7 +350,7 @@ async def test_a_log_fails_if_it_cannot_be_read_unless_only_a_descriptor_was_mis
     assert bool(failed) == (error == errno.EIO)
 
 
-@on_loop
+@on_virtual_loop
 @pytest.mark.parametrize("isr", [(0, 2), (0, 1, 2)])
 async def test_a_refused_stream_is_asked_for_ever_less_often(isr: tuple[int, ...]) -> None:
     """Also one that is out of sync, whose position is repeated: each repetition is refused too."""

@@ -24,7 +24,7 @@ from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.drivers import hand_over
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.replica_manager import ReplicaManager
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 from .cores import Log, nodes, request, stream
 
@@ -131,7 +131,7 @@ def short_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hand_over, name, 0.1)
 
 
-@on_loop
+@on_virtual_loop
 async def test_it_listens_no_more_then_the_target_does_then_it_leads() -> None:
     bench = Bench()
     bench.fetched(10)
@@ -139,7 +139,7 @@ async def test_it_listens_no_more_then_the_target_does_then_it_leads() -> None:
     assert bench.did == ["prepare", "prepare", "pause", "stand by", "transfer"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_target_that_lags_costs_no_silence() -> None:
     bench = Bench()
     bench.fetched(9)
@@ -148,7 +148,7 @@ async def test_a_target_that_lags_costs_no_silence() -> None:
     assert bench.did == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_it_waits_for_a_target_that_comes_near() -> None:
     bench = Bench()
     asyncio.get_running_loop().call_later(0.03, bench.fetched, 10)
@@ -156,7 +156,7 @@ async def test_it_waits_for_a_target_that_comes_near() -> None:
     assert bench.did[-1] == "transfer"
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_not_in_sync_is_not_even_asked() -> None:
     bench = Bench()
     with pytest.raises(UnavailableError, match="not in sync"):
@@ -165,7 +165,7 @@ async def test_who_is_not_in_sync_is_not_even_asked() -> None:
 
 
 @pytest.mark.parametrize("drained", ["draining", "relieved"])
-@on_loop
+@on_virtual_loop
 async def test_a_target_that_yields_leaderships_costs_no_silence(drained: str) -> None:
     bench = Bench()
     bench.fetched(10)
@@ -176,7 +176,7 @@ async def test_a_target_that_yields_leaderships_costs_no_silence(drained: str) -
     assert {"pause", "stand by", "transfer"}.isdisjoint(bench.did)
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_target_gets_the_tail_and_publishers_their_acks_before_the_transfer() -> None:
     bench = Bench()
     bench.fetched(10)
@@ -198,7 +198,7 @@ async def test_the_target_gets_the_tail_and_publishers_their_acks_before_the_tra
     assert bench.did[-1] == "transfer"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_slow_third_replica_holds_nothing_up_for_long() -> None:
     bench = Bench()
     bench.fetched(10)
@@ -207,7 +207,7 @@ async def test_a_slow_third_replica_holds_nothing_up_for_long() -> None:
     assert bench.did[-1] == "transfer"
 
 
-@on_loop
+@on_virtual_loop
 async def test_nobody_is_silent_for_acks_that_cannot_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """While too few replicas are in sync, messages without acks are stored and not committed."""
     monkeypatch.setattr(hand_over, "TAIL_SECONDS", 3_600.0)
@@ -219,7 +219,7 @@ async def test_nobody_is_silent_for_acks_that_cannot_come(monkeypatch: pytest.Mo
     assert bench.did[-1] == "transfer"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_target_that_does_not_get_the_tail_does_not_lead() -> None:
     bench = Bench()
     bench.fetched(10)
@@ -243,7 +243,7 @@ async def test_a_target_that_does_not_get_the_tail_does_not_lead() -> None:
         ("transfer", UnknownOutcomeError("no metadata leader"), True),
     ],
 )
-@on_loop
+@on_virtual_loop
 async def test_whatever_fails_the_old_leader_listens_again(
     step: str, error: Exception, resumes: bool
 ) -> None:
@@ -261,7 +261,7 @@ async def test_whatever_fails_the_old_leader_listens_again(
     assert bench.did[-1] == "transfer"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_target_that_cannot_be_called_off_does_not_keep_the_old_leader_silent() -> None:
     bench = Bench()
     bench.fetched(10)
@@ -271,7 +271,7 @@ async def test_a_target_that_cannot_be_called_off_does_not_keep_the_old_leader_s
     assert bench.did[-1] == "resume"
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_given_up_while_it_cancels_the_stand_by_listens_again_all_the_same() -> None:
     bench = Bench()
     bench.fetched(10)
@@ -291,7 +291,7 @@ async def test_who_is_given_up_while_it_cancels_the_stand_by_listens_again_all_t
     assert bench.did[-1] == "resume"
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_deposed_in_the_middle_neither_transfers_nor_listens_again() -> None:
     bench = Bench()
     bench.fetched(10)
@@ -307,7 +307,7 @@ async def test_who_is_deposed_in_the_middle_neither_transfers_nor_listens_again(
     assert "resume" not in bench.did
 
 
-@on_loop
+@on_virtual_loop
 async def test_one_hand_over_of_a_stream_at_a_time() -> None:
     bench = Bench()
     first = asyncio.ensure_future(bench.hand_overs.hand_over(STREAM, TARGET))
@@ -318,7 +318,7 @@ async def test_one_hand_over_of_a_stream_at_a_time() -> None:
     await first
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_cancelled_stand_by_ends_whatever_else_it_could_do() -> None:
     bench = Bench()
     bench.connected = False
@@ -326,7 +326,7 @@ async def test_a_cancelled_stand_by_ends_whatever_else_it_could_do() -> None:
     assert bench.did == ["listen no more for epoch 3"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_only_a_follower_that_could_listen_takes_over() -> None:
     bench = Bench()
     with pytest.raises(UnavailableError, match="does not follow"):
@@ -346,7 +346,7 @@ async def test_only_a_follower_that_could_listen_takes_over() -> None:
         bench.hand_overs.prepare(STREAM)
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_could_not_serve_a_moment_ago_takes_over_only_what_is_urgent() -> None:
     bench = Bench()
     bench.replica.following = object()

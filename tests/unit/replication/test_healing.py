@@ -269,3 +269,22 @@ async def test_a_segment_that_is_cut_while_it_is_inspected_is_inspected_again(
         monkeypatch.setattr(healing, "inspect", inspect)
         await healing_._repair_replica(replica)
         assert log.lost_range == (bad.base_offset, bad.next_offset)
+
+
+@on_loop
+async def test_what_nobody_else_has_keeps_no_later_segment_from_its_repair(tmp_path: Path) -> None:
+    async with healed(tmp_path) as (healing_, replica, _):
+        asked = []
+
+        async def repair(_: Replica, base_offset: int) -> int:
+            asked.append(base_offset)
+            raise UnavailableError(f"nobody has offset {base_offset}")
+
+        healing_._repair.repair = repair  # type: ignore[method-assign]
+        for each in sorted(tmp_path.rglob("*.log"))[:3]:
+            await healing_.examined(replica, rot(each).base_offset)
+        replica.stream = replace(replica.stream, replicas=(NodeId(0), NodeId(1)))
+        first, second, third = (bad.base_offset for bad in replica.log.damage.ranges)
+        for _ in range(4):
+            await healing_._repair_replica(replica)
+        assert asked == [first, second, third, first]

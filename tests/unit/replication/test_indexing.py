@@ -226,7 +226,7 @@ async def test_of_streams_without_the_setting_the_largest_index_goes_if_all_take
 def lose_what_is_there(replica: Replica) -> None:
     """As if the device could not read any record that the log has."""
     log = replica.log
-    log.roll()
+    log.seal()
     segment = log.damage.segments()[0]
     bad = BadRange(0, 0, segment.next_offset, 0, segment.size, "the device cannot read it")
     assert log.damage.mark(segment, view(segment), [bad]) == [bad]

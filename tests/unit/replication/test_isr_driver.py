@@ -22,10 +22,10 @@ from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId
 from jetstream_server.metadata.client.raft_metadata_log import Proposal, RaftMetadataLog
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.replication.core.isr_change import Outcome
+from jetstream_server.replication.core.pending_isr import Outcome
 from jetstream_server.replication.drivers.isr_driver import TICK_SECONDS, IsrDriver
 from jetstream_server.replication.replica import Replica
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.metadata.cluster import Cluster
 
 CHANGE = ChangeIsr(
@@ -113,7 +113,7 @@ async def drive(replica: FakeReplica, metadata: FakeMetadata) -> None:
         await driver.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_change_of_unknown_outcome_is_the_same_command_again() -> None:
     replica = FakeReplica()
     unknown = UnknownOutcomeError("no answer")
@@ -125,7 +125,7 @@ async def test_a_change_of_unknown_outcome_is_the_same_command_again() -> None:
     assert outcomes == [Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.ACCEPTED]
 
 
-@on_loop
+@on_virtual_loop
 async def test_another_change_is_another_command() -> None:
     replica = FakeReplica()
     metadata = FakeMetadata(failed(PreconditionFailedError("stale")))
@@ -136,7 +136,7 @@ async def test_another_change_is_another_command() -> None:
     assert metadata.numbered == 2
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_change_that_can_take_effect_no_more_is_reverted() -> None:
     replica = FakeReplica()
     metadata = FakeMetadata(UnknownOutcomeError("lost"), failed(UnknownOutcomeError("too old")))
@@ -154,7 +154,7 @@ async def test_a_change_that_can_take_effect_no_more_is_reverted() -> None:
     ],
 )
 def test_a_refusal_means_what_the_core_makes_of_it(error: JetstreamError, outcome: Outcome) -> None:
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         replica = FakeReplica()
         await drive(replica, FakeMetadata(failed(error)))
@@ -163,7 +163,7 @@ def test_a_refusal_means_what_the_core_makes_of_it(error: JetstreamError, outcom
     scenario()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> None:
     replica = FakeReplica()
     replica.wanted = None
@@ -181,7 +181,7 @@ async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> Non
         await driver.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_nothing_is_ticked_that_is_not_led_any_more() -> None:
     replica = FakeReplica()
     driver = IsrDriver(cast(RaftMetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: 0)
@@ -197,7 +197,7 @@ async def test_nothing_is_ticked_that_is_not_led_any_more() -> None:
     assert replica.ticks == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_leaderships_are_told_which_of_their_followers_fell_silent() -> None:
     """Observers too: compaction does not wait for one that is gone."""
     now_us = [0]

@@ -12,9 +12,9 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.replication.core.isr_change import RETRY_US, Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
 from jetstream_server.replication.core.messages import Diverging, OutOfRange
+from jetstream_server.replication.core.pending_isr import RETRY_US, Outcome
 from tests.unit.replication.cores import LEADER, Log, node, nodes, request, stream
 
 LAG_US = REPLICA_LAG_MAX_US + 1

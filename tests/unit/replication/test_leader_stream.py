@@ -40,15 +40,12 @@ from jetstream_server.replication.drivers.leader_stream import (
 )
 from jetstream_server.replication.replica import Replica
 from tests.support.descriptors import no_descriptor_left
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
 from tests.support.node import Node
+from tests.support.virtual_time import connected_pair, loop_clock, on_virtual_loop
 from tests.unit.metadata.cluster import Cluster
 
 FOLLOWER = 1
-
-
-def clock_us() -> MonotonicUs:
-    return MonotonicUs(round(asyncio.get_running_loop().time() * 1e6))
 
 
 class Follower:
@@ -139,7 +136,7 @@ async def followed(
     *,
     listening: bool = True,
     copy_bytes_per_second: int = 0,
-    clock: MonotonicClock = clock_us,
+    clock: MonotonicClock = loop_clock,
 ) -> AsyncIterator[Follower]:
     """A stream with two replicas, led here, and the follower on the other node."""
     node = Node(tmp_path / "streams")
@@ -148,9 +145,7 @@ async def followed(
     stream = node.cluster.create(replicas=(0, 1), config={"flush": "none"})
     node.apply()
     replica = node.replica(stream)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        sock = socket.create_connection(listener.getsockname())
-        accepted, _ = listener.accept()
+    sock, accepted = connected_pair()
     for each in (sock, accepted):  # Little, so that it is soon full.
         each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
@@ -179,7 +174,7 @@ async def followed(
         disk.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_records_take_a_risen_high_watermark_along(tmp_path: Path) -> None:
     async with followed(tmp_path) as follower:
         follower.replica.on_commit = AppendsOnCommit(follower.node, [b"b", b"c"]).committed
@@ -190,7 +185,7 @@ async def test_records_take_a_risen_high_watermark_along(tmp_path: Path) -> None
         assert follower.told == [(0, [b"a"]), (1, [b"b"]), (2, [b"c"]), (3, [])]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_notice_that_is_never_due_is_looked_for_less_and_less_often(tmp_path: Path) -> None:
     """Until its time has come: a follower is told soon, whatever the pause has become."""
     now_us = MonotonicUs(0)
@@ -214,7 +209,7 @@ async def test_a_notice_that_is_never_due_is_looked_for_less_and_less_often(tmp_
         await eventually(lambda: follower.told[-1] == (1, []), seconds=5.0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_segment_that_no_descriptor_is_left_for_is_refused_and_it_is_said_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +230,7 @@ async def test_a_segment_that_no_descriptor_is_left_for_is_refused_and_it_is_sai
         assert [lacks_descriptors(reason) for reason in reasons] == [True]
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_was_just_appended_is_sent_without_reading_it(
     tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,7 +257,7 @@ async def test_what_was_just_appended_is_sent_without_reading_it(
         assert all(is_fixed) if layout == "fixed" else not any(is_fixed)
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_was_appended_while_an_answer_was_under_way_is_not_sent_twice(
     tmp_path: Path,
 ) -> None:
@@ -277,7 +272,7 @@ async def test_what_was_appended_while_an_answer_was_under_way_is_not_sent_twice
         assert [values for _, values in follower.told if values] == [[b"a"], [b"b", b"c"]]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follower_whose_log_differs_is_told_so_and_sent_nothing(tmp_path: Path) -> None:
     """Its position is where the next record is appended, but under an epoch that is not known."""
     async with followed(tmp_path) as follower:
@@ -295,7 +290,7 @@ async def test_a_follower_whose_log_differs_is_told_so_and_sent_nothing(tmp_path
         assert [values for _, values in follower.told if values] == [[b"a", b"b"]]
 
 
-@on_loop
+@on_virtual_loop
 async def test_one_answer_with_records_is_under_way_at_a_time(tmp_path: Path) -> None:
     async with followed(tmp_path) as follower:
         follower.node.append(follower.replica, b"a", flush=False)
@@ -312,7 +307,7 @@ async def test_one_answer_with_records_is_under_way_at_a_time(tmp_path: Path) ->
         assert follower.told[1] == (1, [b"b", b"c"])
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_waiting_follower_is_sent_what_is_appended(tmp_path: Path) -> None:
     async with followed(tmp_path) as follower:
         await follower.ask(0)
@@ -321,7 +316,7 @@ async def test_a_waiting_follower_is_sent_what_is_appended(tmp_path: Path) -> No
         await eventually(lambda: follower.told == [(0, []), (0, [b"a"])])
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follower_that_asks_for_nothing_there_is_but_reads_is_told_of_each(
     tmp_path: Path,
 ) -> None:
@@ -334,7 +329,7 @@ async def test_a_follower_that_asks_for_nothing_there_is_but_reads_is_told_of_ea
         assert set(follower.errors) == {"not_leader"}
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follower_that_only_talks_is_read_no_further(tmp_path: Path) -> None:
     async with followed(tmp_path, listening=False) as follower:
         message = pb.Positions(
@@ -358,7 +353,7 @@ async def test_a_follower_that_only_talks_is_read_no_further(tmp_path: Path) -> 
         await asyncio.gather(listening, return_exceptions=True)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_frame_of_more_positions_than_followers_send_ends_the_session(
     tmp_path: Path,
 ) -> None:
@@ -376,7 +371,7 @@ async def test_a_frame_of_more_positions_than_followers_send_ends_the_session(
             await follower.session
 
 
-@on_loop
+@on_virtual_loop
 async def test_where_the_logs_part_it_is_told_once_more_how_the_leader_stands(
     tmp_path: Path,
 ) -> None:
@@ -418,7 +413,7 @@ async def copied(follower: Follower) -> int:
     return answers
 
 
-@on_loop
+@on_virtual_loop
 async def test_copies_take_as_long_as_their_limit_says(tmp_path: Path) -> None:
     async with followed(tmp_path, copy_bytes_per_second=PER_SECOND) as follower:
         await filled(follower, 24)
@@ -430,7 +425,7 @@ async def test_copies_take_as_long_as_their_limit_says(tmp_path: Path) -> None:
         assert took >= (24 - 11) * len(VALUE) / PER_SECOND - 0.1
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_replica_in_sync_is_never_limited(tmp_path: Path) -> None:
     async with followed(tmp_path, copy_bytes_per_second=64 * 1024) as follower:
         begun = asyncio.get_running_loop().time()
@@ -440,7 +435,7 @@ async def test_a_replica_in_sync_is_never_limited(tmp_path: Path) -> None:
         assert asyncio.get_running_loop().time() - begun < 10  # With the limit: over 20 s.
 
 
-@on_loop
+@on_virtual_loop
 async def test_without_enough_replicas_in_sync_copies_are_not_limited(tmp_path: Path) -> None:
     """Publishers wait for that copy."""
     async with followed(tmp_path, copy_bytes_per_second=64 * 1024) as follower:
@@ -459,7 +454,7 @@ async def test_without_enough_replicas_in_sync_copies_are_not_limited(tmp_path: 
         assert asyncio.get_running_loop().time() - begun < 10
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_copy_that_has_everything_is_sent_what_is_new_at_once(tmp_path: Path) -> None:
     """An observer is never in sync, and must not lag because others are copied."""
     async with followed(tmp_path, copy_bytes_per_second=64 * 1024) as follower:
@@ -474,7 +469,7 @@ async def test_a_copy_that_has_everything_is_sent_what_is_new_at_once(tmp_path: 
         assert asyncio.get_running_loop().time() - begun < 10
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_copy_that_begins_anew_is_limited_again(tmp_path: Path) -> None:
     async with followed(tmp_path, copy_bytes_per_second=PER_SECOND) as follower:
         await filled(follower, 24)
@@ -485,7 +480,7 @@ async def test_a_copy_that_begins_anew_is_limited_again(tmp_path: Path) -> None:
         assert asyncio.get_running_loop().time() - begun >= 13 * len(VALUE) / PER_SECOND - 0.1
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follower_that_falls_behind_is_limited_again(tmp_path: Path) -> None:
     """It was frozen, for example: what it lacks is as much as after a restart."""
     async with followed(tmp_path, copy_bytes_per_second=64 * 1024) as follower:
@@ -504,7 +499,7 @@ async def test_a_follower_that_falls_behind_is_limited_again(tmp_path: Path) -> 
             pytest.fail("it is not limited")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_that_is_published_to_does_not_overtake_another(tmp_path: Path) -> None:
     async with followed(tmp_path, copy_bytes_per_second=4 * PER_SECOND) as follower:
         node, busy = follower.node, follower.replica

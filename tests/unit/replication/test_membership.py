@@ -127,7 +127,7 @@ async def test_a_node_does_not_vouch_for_a_log_that_failed_or_is_damaged(tmp_pat
 
 def mark(log: CommitLog) -> None:
     """As if the device could not read the log's first segment, which is sealed."""
-    log.roll()
+    log.seal()
     segment = log.damage.segments()[0]
     seen = view(segment)
     bad = BadRange(0, 0, segment.next_offset, 0, segment.size, "the device cannot read it")

@@ -15,13 +15,14 @@ from jetstream_server.replication import replica as replica_module
 from jetstream_server.replication.core.messages import Diverging, LeaderSnapshot, Records
 from tests.support.log_batches import stamped, values_of
 from tests.support.log_disk import FaultyDisk
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
 from tests.support.node import Node, read_values
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.replication.test_failed_logs import Bench
 from tests.unit.replication.test_retention import VALUE, create, files, keeping
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_flush_that_lacks_descriptors_is_made_later_and_commits_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,7 +47,7 @@ async def test_a_flush_that_lacks_descriptors_is_made_later_and_commits_then(
     replicas.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_flush_that_lacks_descriptors_is_not_made_for_a_stream_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +65,7 @@ async def test_a_flush_that_lacks_descriptors_is_not_made_for_a_stream_that_is_g
     assert list(node.flushes.waiting) == [other.log]
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_append_that_lacks_descriptors_can_be_tried_again(tmp_path: Path) -> None:
     disk = FaultyDisk(OsDisk())
     node = Node(tmp_path / "streams", disk=disk)
@@ -80,7 +81,7 @@ async def test_an_append_that_lacks_descriptors_can_be_tried_again(tmp_path: Pat
     replicas.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_segments_whose_removal_lacks_descriptors_are_removed_later(tmp_path: Path) -> None:
     disk = FaultyDisk(OsDisk())
     async with keeping(tmp_path, disk=disk) as node:
@@ -100,7 +101,7 @@ async def test_segments_whose_removal_lacks_descriptors_are_removed_later(tmp_pa
         assert replica.log.offline_reason == ""
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follower_whose_cut_lacks_descriptors_finishes_it_before_it_appends(
     tmp_path: Path,
 ) -> None:

@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from jetstream_protocol.errors import UnavailableError
-from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.clocks import boot_clock
+from jetstream_protocol.types import BootUs, NodeId, StreamId
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member.extension import RaftThreadExtension
 from jetstream_server.replication.core.unclean_election import ReplicaReport
@@ -18,7 +17,7 @@ from jetstream_server.replication.sessions.driver import SessionDriver
 from jetstream_server.replication.sessions.lease import SessionSettings
 from jetstream_server.replication.sessions.node_session import NodeSession
 from jetstream_server.replication.sessions.session_messages import Grant, LogEnd, encode
-from tests.support.loops import on_loop
+from tests.support.virtual_time import VirtualTimeLoop, loop_clock, on_virtual_loop
 
 from .session_fabric import FakeCarrier
 
@@ -43,7 +42,7 @@ class Server:
         self.extension = extension
 
     def session(self) -> NodeSession:
-        return NodeSession(cast(RaftMetadataLog, self), SHORT)
+        return NodeSession(cast(RaftMetadataLog, self), SHORT, lambda: BootUs(loop_clock()))
 
     def grant(self) -> None:
         driver = cast(SessionDriver, self.extension)
@@ -51,7 +50,7 @@ class Server:
         driver.received(self.context, NodeId(1), encode(Grant(7, driver._sent_at_us, 0)))
 
 
-@on_loop
+@on_virtual_loop
 async def test_it_is_told_once_of_each_change_and_as_of_now_in_between() -> None:
     server = Server()
     session = server.session()
@@ -74,7 +73,7 @@ async def test_it_is_told_once_of_each_change_and_as_of_now_in_between() -> None
     await session.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_lease_that_lapsed_while_the_loop_was_busy_does_not_hold_before_it_is_told() -> (
     None
 ):
@@ -83,14 +82,13 @@ async def test_a_lease_that_lapsed_while_the_loop_was_busy_does_not_hold_before_
     session.start()
     server.grant()
     await session.wait_until_held(1)
-    until = boot_clock() + SHORT.lease_us + 10_000
-    while boot_clock() < until:
-        pass  # The loop runs nothing else.
+    loop = asyncio.get_running_loop()
+    cast(VirtualTimeLoop, loop).stand_still((SHORT.lease_us + 10_000) / 1e6)
     assert not session.lease_holds()
     await session.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_waiting_for_a_lease_ends_in_time() -> None:
     session = Server().session()
     session.start()
@@ -99,7 +97,7 @@ async def test_waiting_for_a_lease_ends_in_time() -> None:
     await session.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_group_of_one_holds_its_lease_from_the_start() -> None:
     server = Server(is_alone=True)
     session = server.session()
@@ -115,7 +113,7 @@ async def test_a_group_of_one_holds_its_lease_from_the_start() -> None:
     await session.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_log_ends_are_looked_for_when_the_metadata_changed() -> None:
     server = Server()
     session = server.session()
@@ -137,7 +135,7 @@ async def test_log_ends_are_looked_for_when_the_metadata_changed() -> None:
     await session.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_after_its_close_nobody_is_told_anything() -> None:
     server = Server()
     session = server.session()

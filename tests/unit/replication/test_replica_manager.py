@@ -45,6 +45,7 @@ from tests.support.log_batches import batch
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node, read_values
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Listener(ReplicaListener):
@@ -67,7 +68,7 @@ class Listener(ReplicaListener):
         self.heard.append(("failed", replica.stream.name))
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_lives_from_its_creation_to_its_deletion(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     listener = Listener()
@@ -82,7 +83,7 @@ async def test_a_stream_lives_from_its_creation_to_its_deletion(tmp_path: Path) 
     assert listener.heard == [("leading", "orders"), ("committed", "orders"), ("stopped", "orders")]
 
 
-@on_loop
+@on_virtual_loop
 async def test_changes_that_come_at_once_give_no_role_back_that_is_over(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams", nodes=3)
     listener = Listener()
@@ -102,7 +103,7 @@ async def test_changes_that_come_at_once_give_no_role_back_that_is_over(tmp_path
     assert listener.heard == []
 
 
-@on_loop
+@on_virtual_loop
 async def test_every_stream_is_there_after_a_restart(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -114,7 +115,7 @@ async def test_every_stream_is_there_after_a_restart(tmp_path: Path) -> None:
         assert read_values(node.replica(stream)) == [stream.name.encode()]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_cannot_be_opened_takes_one_stream_offline_and_no_other(
     tmp_path: Path,
 ) -> None:
@@ -135,7 +136,7 @@ async def test_a_log_that_cannot_be_opened_takes_one_stream_offline_and_no_other
     assert read_values(node.replica(good)) == [b"a", b"b"]
 
 
-@on_loop
+@on_virtual_loop
 @pytest.mark.parametrize("replicas", [(0,), (0, 1)])
 @pytest.mark.parametrize("live", [False, True])
 async def test_a_stream_whose_folder_is_not_in_its_place_is_offline_until_it_is(
@@ -168,7 +169,7 @@ async def test_a_stream_whose_folder_is_not_in_its_place_is_offline_until_it_is(
     assert not node.replica(stream).log.offline_reason
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_newer_than_the_metadata_takes_one_stream_offline_and_keeps_its_records(
     tmp_path: Path,
 ) -> None:
@@ -187,7 +188,7 @@ async def test_a_log_newer_than_the_metadata_takes_one_stream_offline_and_keeps_
         node.append(replica, b"c")
 
 
-@on_loop
+@on_virtual_loop
 async def test_of_a_damaged_log_all_is_read_that_lies_before_the_damage(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -214,7 +215,7 @@ async def test_of_a_damaged_log_all_is_read_that_lies_before_the_damage(tmp_path
     assert replica.leadership.snapshot.high_watermark == replica.high_watermark == 2
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_whose_files_cannot_be_deleted_is_gone_all_the_same(
     tmp_path: Path,
 ) -> None:
@@ -249,7 +250,7 @@ class Ending(RoleListener):
         self._disk.is_ended = self._disk.is_ended or replica.closed
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_writes_to_a_log_s_folder_is_ended_before_the_folder_is_deleted(
     tmp_path: Path,
 ) -> None:
@@ -265,7 +266,7 @@ async def test_what_writes_to_a_log_s_folder_is_ended_before_the_folder_is_delet
     assert not (tmp_path / "streams" / str(replica.stream.id)).exists()
 
 
-@on_loop
+@on_virtual_loop
 async def test_below_the_disk_reserve_appends_are_refused_and_reads_go_on(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     replicas = node.start()
@@ -279,7 +280,7 @@ async def test_below_the_disk_reserve_appends_are_refused_and_reads_go_on(tmp_pa
     assert node.append(replica, b"b") == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_failed_flush_is_told_to_the_listener_and_commits_nothing(tmp_path: Path) -> None:
     disk = FaultyDisk(OsDisk())
     listener = Listener()
@@ -294,7 +295,7 @@ async def test_a_failed_flush_is_told_to_the_listener_and_commits_nothing(tmp_pa
     assert "Input/output error" in replica.log.offline_reason
 
 
-@on_loop
+@on_virtual_loop
 async def test_interval_flush_syncs_in_rounds_and_only_what_was_appended_to(
     tmp_path: Path,
 ) -> None:
@@ -314,7 +315,7 @@ async def test_interval_flush_syncs_in_rounds_and_only_what_was_appended_to(
     assert not node.flushes.waiting
 
 
-@on_loop
+@on_virtual_loop
 @pytest.mark.parametrize("flush", ["interval", "group"])
 async def test_a_stream_that_is_to_be_flushed_from_now_on_is_flushed_without_another_record(
     tmp_path: Path, flush: str
@@ -333,7 +334,7 @@ async def test_a_stream_that_is_to_be_flushed_from_now_on_is_flushed_without_ano
     assert idle.log.flushed_offset == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_an_idle_stream_left_unflushed_is_flushed_after_the_metadata_forgot_it(
     tmp_path: Path,
 ) -> None:
@@ -351,7 +352,7 @@ async def test_what_an_idle_stream_left_unflushed_is_flushed_after_the_metadata_
     assert log.flushed_offset == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_an_earlier_run_left_unflushed_is_flushed_before_anybody_counts_on_it(
     tmp_path: Path,
 ) -> None:
@@ -384,7 +385,7 @@ async def test_what_an_earlier_run_left_and_cannot_be_flushed_is_not_believed(
     assert "flushing" in node.replica(stream).log.offline_reason
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_answer_of_the_flusher_for_a_deleted_stream_is_ignored(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -394,7 +395,7 @@ async def test_an_answer_of_the_flusher_for_a_deleted_stream_is_ignored(tmp_path
     node.flushes.run()
 
 
-@on_loop
+@on_virtual_loop
 async def test_streams_are_found_by_id_name_and_subject(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     replicas = node.start()
@@ -414,7 +415,7 @@ async def test_streams_are_found_by_id_name_and_subject(tmp_path: Path) -> None:
 def test_a_name_no_stream_can_have_is_refused_without_being_repeated(
     tmp_path: Path, ref: dict[str, str]
 ) -> None:
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         replicas = Node(tmp_path / "streams").start()
         with pytest.raises(InvalidRequestError) as raised:
@@ -424,7 +425,7 @@ def test_a_name_no_stream_can_have_is_refused_without_being_repeated(
     scenario()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_held_elsewhere_names_who_holds_it(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     replicas = node.start()
@@ -438,7 +439,7 @@ async def test_a_stream_held_elsewhere_names_who_holds_it(tmp_path: Path) -> Non
     assert replicas.get(stream.id) is None
 
 
-@on_loop
+@on_virtual_loop
 async def test_whoever_waits_for_records_is_told_whether_the_stream_is_gone_or_only_not_here(
     tmp_path: Path,
 ) -> None:
@@ -485,7 +486,7 @@ async def test_a_log_that_cannot_be_closed_cleanly_is_said_so_and_the_others_are
     assert node.start(clean=False).close() is True
 
 
-@on_loop
+@on_virtual_loop
 async def test_metadata_that_comes_after_the_logs_were_closed_opens_none(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     listener = Listener()
@@ -503,7 +504,7 @@ async def test_metadata_that_comes_after_the_logs_were_closed_opens_none(tmp_pat
     assert listener.heard == heard
 
 
-@on_loop
+@on_virtual_loop
 async def test_message_ids_are_let_go_of_in_idle_streams_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,7 +520,7 @@ async def test_message_ids_are_let_go_of_in_idle_streams_too(
     replicas.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_observer_s_copy_is_opened_promoted_with_its_files_and_deleted(
     tmp_path: Path,
 ) -> None:
@@ -562,7 +563,7 @@ async def test_an_observer_s_copy_is_opened_promoted_with_its_files_and_deleted(
     assert not folder.exists()
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_limit_of_lag_holds_at_once_for_live_leaders_and_later_replicas(
     tmp_path: Path,
 ) -> None:

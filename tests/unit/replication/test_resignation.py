@@ -16,12 +16,13 @@ from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import MonotonicUs, NodeId, StreamId
 from jetstream_server import log_throttle
 from jetstream_server.metadata.state.commands import DrainNode, TransferLeader
-from jetstream_server.replication.core.fitness import PATIENCE_US, STEADY_US, Fitness
+from jetstream_server.replication.core.fitness_to_lead import PATIENCE_US, STEADY_US, Fitness
 from jetstream_server.replication.drivers import resignation as resigning_module
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.drivers.resignation import Resignation
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
 from tests.support.node import Node
+from tests.support.virtual_time import on_virtual_loop
 
 DEAF = "NATS is not heard"
 
@@ -112,7 +113,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resigning_module, "ROUND_SECONDS", 0.01)
 
 
-@on_loop
+@on_virtual_loop
 async def test_all_leaderships_go_to_those_who_can(tmp_path: Path) -> None:
     bench = Bench(tmp_path, streams=40)
     async with bench.resigning():
@@ -120,7 +121,7 @@ async def test_all_leaderships_go_to_those_who_can(tmp_path: Path) -> None:
     assert bench.leaders().count(1) == bench.leaders().count(2) == 20
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_refuses_is_asked_no_more_in_that_round(tmp_path: Path) -> None:
     bench = Bench(tmp_path, 1, streams=100)
     async with bench.resigning():
@@ -129,7 +130,7 @@ async def test_who_refuses_is_asked_no_more_in_that_round(tmp_path: Path) -> Non
     assert 0 < refused <= resigning_module.AT_A_TIME
 
 
-@on_loop
+@on_virtual_loop
 async def test_where_nobody_can_it_goes_on_leading_and_asks_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path, 1, 2, streams=1)
     async with bench.resigning():
@@ -142,7 +143,7 @@ async def test_where_nobody_can_it_goes_on_leading_and_asks_again(tmp_path: Path
         assert len(bench.hand_overs.asked) == asked
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_drains_is_not_asked_and_why_others_refuse_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,8 +29,9 @@ from jetstream_server.replication.drivers.segment_repair import SegmentRepair
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica import Replica
 from tests.support.log_disk import FaultyDisk
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
 from tests.support.node import Node
+from tests.support.virtual_time import on_virtual_loop
 
 HOUR = 3_600_000_000
 VALUE = bytes(1000)
@@ -75,7 +76,7 @@ def files(node: Node, replica: Replica) -> list[str]:
     return sorted(path.name for path in folder.glob("*.log"))
 
 
-@on_loop
+@on_virtual_loop
 async def test_beyond_max_bytes_the_oldest_segments_go(tmp_path: Path) -> None:
     async with keeping(tmp_path) as node:
         replica = create(node, max_bytes=5000)
@@ -91,7 +92,7 @@ async def test_beyond_max_bytes_the_oldest_segments_go(tmp_path: Path) -> None:
         assert (caught.value.log_start_offset, caught.value.high_watermark) == (start, 20)
 
 
-@on_loop
+@on_virtual_loop
 async def test_beyond_max_messages_the_oldest_segments_go(tmp_path: Path) -> None:
     async with keeping(tmp_path) as node:
         replica = create(node, max_messages=5)
@@ -101,7 +102,7 @@ async def test_beyond_max_messages_the_oldest_segments_go(tmp_path: Path) -> Non
         assert replica.log.log_start_offset <= 15
 
 
-@on_loop
+@on_virtual_loop
 async def test_old_records_go_even_if_nothing_is_published_any_more(tmp_path: Path) -> None:
     async with keeping(tmp_path) as node:
         replica = create(node, max_age_us=HOUR)
@@ -114,7 +115,7 @@ async def test_old_records_go_even_if_nothing_is_published_any_more(tmp_path: Pa
         node.clocks.advance(HOUR)
 
         def nothing_left() -> bool:
-            node.flushes.run()  # The segment that was rolled by age awaits its flush.
+            node.flushes.run()  # The segment that was sealed by age awaits its flush.
             return replica.log.log_start_offset == 6
 
         await eventually(nothing_left)
@@ -122,7 +123,7 @@ async def test_old_records_go_even_if_nothing_is_published_any_more(tmp_path: Pa
         assert node.append(replica, b"next") == 6
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_not_flushed_or_not_committed_stays(tmp_path: Path) -> None:
     async with keeping(tmp_path) as node:
         replica = create(node, max_messages=1)
@@ -139,7 +140,7 @@ async def test_what_is_not_flushed_or_not_committed_stays(tmp_path: Path) -> Non
         await eventually(lambda: replica.log.log_start_offset >= 4)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follower_removes_only_what_limits_do_not_keep(tmp_path: Path) -> None:
     """Whatever its leader's log start: that one may have lost records."""
     async with keeping(tmp_path) as node:
@@ -170,7 +171,7 @@ async def test_a_follower_removes_only_what_limits_do_not_keep(tmp_path: Path) -
         assert replica.log.log_start_offset == 8, "limits that were removed justify nothing more"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follower_removes_what_the_lake_holds_and_no_more(tmp_path: Path) -> None:
     """Its metadata says what that is; its leader need not have removed it."""
     async with keeping(tmp_path, level=LAKE_LEVEL) as node:
@@ -195,7 +196,7 @@ def told_to_purge(node: Node, replica: Replica, offset: int, leader_epoch: int) 
     node.replicas._services.listeners.role_changed(replica)
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_purged_goes_also_from_the_middle_of_a_segment(tmp_path: Path) -> None:
     async with keeping(tmp_path) as node:
         replica = create(node)
@@ -210,7 +211,7 @@ async def test_what_is_purged_goes_also_from_the_middle_of_a_segment(tmp_path: P
         assert node.append(replica, b"next") == 7
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_log_that_is_purged_as_a_whole_takes_no_room(tmp_path: Path) -> None:
     async with keeping(tmp_path) as node:
         replica = create(node)
@@ -227,7 +228,7 @@ async def test_a_log_that_is_purged_as_a_whole_takes_no_room(tmp_path: Path) -> 
         assert node.append(replica, b"next") == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follower_purges_what_its_leader_has_purged(tmp_path: Path) -> None:
     async with keeping(tmp_path) as node:
         replica = create(node)
@@ -244,7 +245,7 @@ async def test_a_follower_purges_what_its_leader_has_purged(tmp_path: Path) -> N
         assert replica.log.log_start_offset == 7, "nobody has purged what the leader lacks besides"
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_a_later_leader_has_stored_at_purged_offsets_stays(tmp_path: Path) -> None:
     """As after an unclean election, which cut the log below what was purged."""
     async with keeping(tmp_path) as node:
@@ -270,7 +271,7 @@ def create_other(node: Node) -> Replica:
 
 
 @pytest.mark.parametrize("access", [{}, {"readonly": True}, {"paused": True}])
-@on_loop
+@on_virtual_loop
 async def test_limits_take_effect_when_they_are_altered(
     tmp_path: Path, access: dict[str, bool]
 ) -> None:
@@ -291,7 +292,7 @@ async def test_limits_take_effect_when_they_are_altered(
         await eventually(lambda: replica.log.log_start_offset == 8)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_restart_begins_where_retention_left_the_log(tmp_path: Path) -> None:
     async with keeping(tmp_path) as node:
         replica = create(node, max_messages=1)
@@ -302,7 +303,7 @@ async def test_a_restart_begins_where_retention_left_the_log(tmp_path: Path) -> 
         assert node.replica(replica.stream).log.log_start_offset == 8
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_was_found_for_a_log_that_was_cut_meanwhile_is_not_done(tmp_path: Path) -> None:
     async with keeping(tmp_path) as node:
         replica = create(node)
@@ -310,7 +311,7 @@ async def test_what_was_found_for_a_log_that_was_cut_meanwhile_is_not_done(tmp_p
             node.append(replica, VALUE)
         retention, _ = node.replicas._services.listeners.roles
         assert isinstance(retention, Retention)
-        late = retention_module._Finding(log_start_offset=8, roll=False, due_us=None)
+        late = retention_module._Finding(log_start_offset=8, seal=False, due_us=None)
         seen = retention_module._look(replica)
         replica.log.truncate(4)
         replica.high_watermark = 4
@@ -318,7 +319,7 @@ async def test_what_was_found_for_a_log_that_was_cut_meanwhile_is_not_done(tmp_p
         assert replica.log.log_start_offset == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_streams_without_limits_are_not_even_looked_at(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     replicas = node.open()
@@ -333,7 +334,7 @@ async def test_streams_without_limits_are_not_even_looked_at(tmp_path: Path) -> 
     replicas.close()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_disk_that_fails_to_remove_takes_the_log_offline_and_no_other(
     tmp_path: Path,
 ) -> None:
@@ -365,7 +366,7 @@ async def unreadable(folder: Path, error: int) -> AsyncIterator[tuple[Node, Repl
         yield node, replica, disk
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_oldest_segment_that_the_disk_refuses_to_read_is_said_inspected_and_removed(
     tmp_path: Path,
 ) -> None:
@@ -382,7 +383,7 @@ async def test_an_oldest_segment_that_the_disk_refuses_to_read_is_said_inspected
     assert os.strerror(errno.EIO) in stuck["reason"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_segment_that_no_descriptor_is_left_for_is_said_and_not_inspected(
     tmp_path: Path,
 ) -> None:
@@ -399,7 +400,7 @@ async def test_a_segment_that_no_descriptor_is_left_for_is_said_and_not_inspecte
     assert sum(line["event"] == "retention_stuck" for line in logs) == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_segment_that_cannot_be_read_is_not_read_again_for_every_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,7 +439,7 @@ class EmptyingDisk(FaultyDisk):
         return super().pread(path, position, length)
 
 
-@on_loop
+@on_virtual_loop
 async def test_of_a_segment_that_was_removed_while_it_was_read_nothing_is_said(
     tmp_path: Path,
 ) -> None:
@@ -453,7 +454,7 @@ async def test_of_a_segment_that_was_removed_while_it_was_read_nothing_is_said(
     assert not [line for line in logs if line["event"] == "retention_stuck"]
 
 
-def test_segments_roll_as_limits_need_and_as_the_user_says() -> None:
+def test_segments_are_sealed_as_limits_need_and_as_the_user_says() -> None:
     base = LogConfig(segment_bytes=1 << 28)
 
     def config(**settings: Any) -> LogConfig:

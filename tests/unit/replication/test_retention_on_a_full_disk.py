@@ -12,7 +12,8 @@ import pytest
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.replication.drivers import retention as retention_module
 from tests.support.log_disk import FaultyDisk
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.replication.test_retention import VALUE, create, files, keeping
 
 
@@ -21,7 +22,7 @@ def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention_module, "ROUND_SECONDS", 0.005)
 
 
-@on_loop
+@on_virtual_loop
 @pytest.mark.parametrize(
     ("operation", "path_ends"), [("write", ".offsets"), ("fsync", ".offsets"), ("remove", ".log")]
 )
@@ -47,7 +48,7 @@ async def test_segments_that_no_room_was_left_to_remove_are_removed_later(
         assert disk.count("fsync") == tried, "once is enough"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_checkpoint_that_finds_no_room_is_not_tried_again_and_again(tmp_path: Path) -> None:
     disk = FaultyDisk(OsDisk())
     async with keeping(tmp_path, disk=disk) as node:

@@ -22,7 +22,8 @@ from jetstream_server.security.identity import Identity
 from jetstream_server.security.limits import Quotas
 from jetstream_server.security.state import SecurityState, Token
 from jetstream_server.security.waits import Waits
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Right:
@@ -53,7 +54,7 @@ class Waiter:
         return "woken"
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_wait_ends_with_the_error_of_its_check_and_others_go_on() -> None:
     waits, kept, lost = Waits(), Right(), Right()
     waiters = [Waiter(waits, right) for right in (kept, lost, lost)]
@@ -68,7 +69,7 @@ async def test_a_wait_ends_with_the_error_of_its_check_and_others_go_on() -> Non
     assert len(waits) == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_not_allowed_does_not_begin_to_wait() -> None:
     waits, right = Waits(), Right()
     right.error = PermissionDeniedError("never")
@@ -76,7 +77,7 @@ async def test_what_is_not_allowed_does_not_begin_to_wait() -> None:
     assert len(waits) == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_woken_and_refused_at_once_is_refused() -> None:
     waits, right = Waits(), Right()
     waiter = Waiter(waits, right)
@@ -88,7 +89,7 @@ async def test_who_is_woken_and_refused_at_once_is_refused() -> None:
     assert not waiter.task.cancelling()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_cancellation_from_outside_stays_one() -> None:
     waits, right = Waits(), Right()
     waiter = Waiter(waits, right)
@@ -101,7 +102,7 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
     assert len(waits) == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_error_of_what_was_waited_for_stays_that_error() -> None:
     waits, right = Waits(), Right()
 
@@ -192,7 +193,7 @@ class House:
         self.access.changed()
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_answer_that_waits_for_its_turn_ends_with_the_right_to_it() -> None:
     house = House(bytes_per_second=1000)
     await house.access.pace(CALLER, Orders(), 60_000)
@@ -205,7 +206,7 @@ async def test_an_answer_that_waits_for_its_turn_ends_with_the_right_to_it() -> 
 
 
 @pytest.mark.parametrize("stall_seconds", [0, 0.05])
-@on_loop
+@on_virtual_loop
 async def test_the_end_of_a_token_ends_what_waits_and_then_its_connections(
     monkeypatch: pytest.MonkeyPatch, stall_seconds: float
 ) -> None:
@@ -241,7 +242,7 @@ async def test_the_end_of_a_token_ends_what_waits_and_then_its_connections(
     watching.cancel()
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_change_before_does_not_close_what_ends_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,7 +15,6 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import WallUs
-from jetstream_server.clocks import monotonic_clock
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.net.frame_socket import FrameSocket
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
@@ -30,6 +29,7 @@ from jetstream_server.serving.stream_access import StreamAccess
 from tests.support.access import open_to_all
 from tests.support.loops import eventually
 from tests.support.node import Node
+from tests.support.virtual_time import connected_pair, loop_clock
 
 Answered = tuple[int, pb.DataFetchResponse, bytes]
 
@@ -63,7 +63,7 @@ class Client:
     async def receive(self) -> Answered:
         """Correlation, head and tail of the next answer, which comes long before a long wait is
         over."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             prefix = frames.decode_prefix(await self._exactly(frames.PREFIX_BYTES), 1 << 30)
             head = pb.DataFetchResponse.FromString(await self._exactly(prefix.head_length))
             return prefix.correlation, head, await self._exactly(prefix.tail_length)
@@ -94,20 +94,16 @@ class Port:
             cluster_id="c",
             secret=b"",
             copy_turns=CopyTurns(lambda: 0, lambda: 0),
-            monotonic_clock=monotonic_clock,
+            monotonic_clock=loop_clock,
             disk=OsDisk(),
         )
         self._clients: list[Client] = []
 
     async def connect(self, token: str = "", buffer: int = 0) -> Client:
         """buffer: bytes that each end's socket holds; 0: as many as usual."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            sock = socket.socket()
-            if buffer:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-            sock.connect(listener.getsockname())
-            accepted, _ = listener.accept()
+        sock, accepted = connected_pair()
         if buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
         sock.setblocking(False)
         self.server.serve(FrameSocket(accepted, frames.REQUEST_BYTES_MAX, OsDisk()))

@@ -26,7 +26,7 @@ from jetstream_server.security.state import SecurityState
 from jetstream_server.serving.grpc.cursors_service import CursorsService
 from jetstream_server.serving.grpc.guard import Guarded
 from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 STATE = SecurityState()
 ANN = Identity("user:ann", "10.0.0.1:5")
@@ -69,7 +69,7 @@ def outcomes(lines: list[Any]) -> list[str]:
     return [line["outcome"] for line in lines if line["event"] == "audit"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_caller_that_leaves_in_the_middle_of_a_change_is_noted() -> None:
     with capture_logs() as lines:
         deleting = asyncio.ensure_future(guarded(None))
@@ -93,7 +93,7 @@ async def test_a_caller_that_leaves_in_the_middle_of_a_change_is_noted() -> None
         (None, ["done"]),
     ],
 )
-@on_loop
+@on_virtual_loop
 async def test_an_error_after_which_a_change_may_be_made_is_noted(
     error: Exception | None, noted: list[str]
 ) -> None:

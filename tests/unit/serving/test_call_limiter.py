@@ -248,7 +248,7 @@ async def test_a_call_counts_for_its_connection_before_its_request_has_come() ->
     peers = []
     with contextlib.ExitStack() as sockets:
         for whole in (3, 0):
-            sock = sockets.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            sock = sockets.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
             sock.sendall(http2.PREFACE + http2.settings())
             for index in range(5):
                 message = b"\0\0\0\0\x0a" + bytes(10 if index < whole else 5)

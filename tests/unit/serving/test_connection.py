@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from google.protobuf.message import Message
 
 from jetstream_protocol import frames
-from jetstream_protocol.errors import StreamNotFoundError
+from jetstream_protocol.errors import StreamNotFoundError, UnauthenticatedError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_server.clocks import monotonic_clock
 from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk
@@ -30,14 +30,19 @@ from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.requirements import FRAMES
 from jetstream_server.serving.dataplane import connection as connections
-from jetstream_server.serving.dataplane.connection import Connection
+from jetstream_server.serving.dataplane.connection import (
+    STRANGER_FRAMES_MAX,
+    STRAY_CREDITS_MAX,
+    Connection,
+)
 from jetstream_server.serving.dataplane.fetches import Fetches as Shipped
 from jetstream_server.serving.dataplane.fetches import Found
-from jetstream_server.serving.dataplane.followers import Followers
+from jetstream_server.serving.dataplane.follower_nodes import Followers
 from jetstream_server.serving.long_poll import FetchTimes
 from tests.support.access import for_the_known, open_to_all
 from tests.support.descriptors import no_descriptor_left
 from tests.support.loops import eventually, on_loop
+from tests.support.virtual_time import connected_pair, loop_clock, on_virtual_loop
 
 HELLO = frames.encode(Kind.HELLO, 1, pb.Hello(version=1).SerializeToString())
 
@@ -98,8 +103,14 @@ class Client:
         self.sock.close()
 
     async def ended(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.serving
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        return near, listener.accept()[0]
 
 
 @asynccontextmanager
@@ -108,16 +119,14 @@ async def served(
     *,
     greet: bool = True,
     buffer: int = 0,
+    over_tcp: bool = False,
     unreadable: Callable[..., None] = lambda stream_id, offset, error: None,
     access: AccessControl | None = None,
 ) -> AsyncIterator[Client]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    sock = socket.socket()
+    sock, accepted = tcp_pair() if over_tcp else connected_pair()
     if buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    sock.connect(listener.getsockname())
-    accepted, _ = listener.accept()
-    listener.close()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
     sock.setblocking(False)
 
     async def no_node(*_: object) -> None:
@@ -134,7 +143,7 @@ async def served(
     connection = Connection(
         FrameSocket(accepted, frames.REQUEST_BYTES_MAX, OsDisk()),
         hello, cast(Shipped, fetches), cast(Followers, SimpleNamespace(serve=no_node)),
-        LogThrottle(), monotonic_clock, access or open_to_all(),
+        LogThrottle(), loop_clock, access or open_to_all(),
     )  # fmt: skip
     client = Client(sock, asyncio.get_running_loop().create_task(connection.run()))
     if greet:
@@ -158,7 +167,7 @@ def a_file(tmp_path: Path, size: int) -> LogSlice:
     return LogSlice(str(path), 0, size, 0, 1)
 
 
-@on_loop
+@on_virtual_loop
 async def test_with_security_on_a_client_that_does_not_say_who_it_is_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -170,7 +179,33 @@ async def test_with_security_on_a_client_that_does_not_say_who_it_is_is_dropped(
         assert not client.serving.done()
 
 
-@on_loop
+@pytest.mark.parametrize(
+    ("kind", "head"), [(Kind.FETCH, pb.DataFetchRequest()), (Kind.CREDIT, pb.Credit())]
+)
+@on_virtual_loop
+async def test_a_stranger_sends_few_frames(kind: Kind, head: Message) -> None:
+    fetches = Fetches(error=UnauthenticatedError("say who you are"))
+    async with served(fetches, access=for_the_known()) as client:
+        frame = frames.encode(kind, 1, head.SerializeToString())
+        await client.send(frame * STRANGER_FRAMES_MAX)
+        await asyncio.sleep(0.05)
+        assert not client.serving.done()
+        await client.send(frame)
+        await client.ended()
+
+
+@on_virtual_loop
+async def test_credit_for_no_follow_comes_late_but_not_for_ever() -> None:
+    async with served(Fetches()) as client:
+        frame = frames.encode(Kind.CREDIT, 1, pb.Credit(bytes=1).SerializeToString())
+        await client.send(frame * STRAY_CREDITS_MAX)
+        await asyncio.sleep(0.05)
+        assert not client.serving.done()
+        await client.send(frame)
+        await client.ended()
+
+
+@on_virtual_loop
 async def test_a_client_that_never_greets_is_dropped() -> None:
     connections.HELLO_SECONDS, before = 0.1, connections.HELLO_SECONDS
     try:
@@ -181,7 +216,7 @@ async def test_a_client_that_never_greets_is_dropped() -> None:
         connections.HELLO_SECONDS = before
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_frame_without_a_rule_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     fetches = Fetches()
     async with served(fetches) as client:
@@ -197,7 +232,7 @@ def test_a_client_that_leaves_a_frame_unfinished_is_dropped(
 ) -> None:
     monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.1)
 
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         async with served(Fetches()) as client:
             frame = frames.encode(Kind.FETCH, 1, b"\x0a" * 100)
@@ -210,7 +245,7 @@ def test_a_client_that_leaves_a_frame_unfinished_is_dropped(
 def test_a_client_may_be_silent_between_two_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.05)
 
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         async with served(Fetches(error=StreamNotFoundError("none"))) as client:
             for _ in range(2):
@@ -227,7 +262,7 @@ def test_a_client_that_takes_no_byte_is_dropped(
 ) -> None:
     monkeypatch.setattr(frame_socket, "STALL_SECONDS", 0.2)
 
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         found = a_file(tmp_path, 16 << 20)
         async with served(Fetches(found), buffer=4096) as client:
@@ -242,7 +277,7 @@ def test_a_client_that_takes_a_little_now_and_then_is_not(
 ) -> None:
     monkeypatch.setattr(frame_socket, "STALL_SECONDS", 0.3)
 
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         found = a_file(tmp_path, 8 << 20)
         async with served(Fetches(found), buffer=4096) as client:
@@ -255,7 +290,7 @@ def test_a_client_that_takes_a_little_now_and_then_is_not(
     scenario()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_connection_serves_64_requests_at_a_time() -> None:
     fetches = Fetches()
     async with served(fetches) as client:
@@ -274,7 +309,7 @@ async def test_a_reset_while_reading_and_writing_ends_the_connection_and_nothing
 ) -> None:
     found = a_file(tmp_path, 16 << 20)
     for _ in range(20):
-        async with served(Fetches(found), buffer=4096) as client:
+        async with served(Fetches(found), buffer=4096, over_tcp=True) as client:
             await client.send(fetch_frame())
             await client.receive(100)
             await asyncio.sleep(0.01)
@@ -283,7 +318,7 @@ async def test_a_reset_while_reading_and_writing_ends_the_connection_and_nothing
             await client.ended()
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_segment_that_cannot_be_opened_is_an_answer_and_is_looked_at(
     tmp_path: Path,
 ) -> None:
@@ -302,7 +337,7 @@ async def test_a_segment_that_cannot_be_opened_is_an_answer_and_is_looked_at(
 
 
 @pytest.mark.parametrize("length", [10, COPIED_BYTES_MAX + 1])
-@on_loop
+@on_virtual_loop
 async def test_a_segment_that_no_descriptor_is_left_for_is_not_said_to_be_looked_at(
     tmp_path: Path, length: int
 ) -> None:
@@ -323,7 +358,7 @@ async def test_a_segment_that_no_descriptor_is_left_for_is_not_said_to_be_looked
     assert [lacks_descriptors(reason) for reason in reasons] == [True]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_segment_deleted_before_its_turn_is_asked_for_again(tmp_path: Path) -> None:
     fetches = Fetches(LogSlice(str(tmp_path / "gone"), 0, 10, 0, 1))
     async with served(fetches) as client:
@@ -333,23 +368,23 @@ async def test_a_segment_deleted_before_its_turn_is_asked_for_again(tmp_path: Pa
     assert answer.error.code == "unavailable"  # type: ignore[attr-defined]
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_cannot_be_read_in_the_middle_of_an_answer_comes_as_zeros(
     tmp_path: Path,
 ) -> None:
-    found = a_file(tmp_path, 16 << 20)
+    found = a_file(tmp_path, 4 << 20)
     async with served(Fetches(found), buffer=4096) as client:
         await client.send(fetch_frame())
         prefix = frames.decode_prefix(await client.exactly(frames.PREFIX_BYTES), 1 << 30)
         await client.exactly(prefix.head_length)
-        os.truncate(found.path, 1 << 20)
+        os.truncate(found.path, 1 << 18)
         await client.exactly(prefix.tail_length - 10)
         assert await client.exactly(10) == bytes(10)
         await client.send(fetch_frame())  # The frame is whole, and the connection goes on.
         await client.frame(pb.DataFetchResponse)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_mistake_of_ours_is_logged_and_ends_only_this_connection(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jetstream_protocol.descriptions import node_fields
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.commands import DrainNode, FenceNode
@@ -55,6 +56,15 @@ def test_a_node_is_draining_whoever_wants_it() -> None:
         cluster.do(DrainNode(node_id=0, until_undone=until_undone))
         assert node_to_proto(cluster.registry.nodes[NodeId(0)], voter=True).draining
         cluster.do(DrainNode(node_id=0, draining=False, until_undone=until_undone))
+
+
+def test_a_full_disk_is_told() -> None:
+    node = Cluster(1).registry.nodes[NodeId(0)]
+    told = [node_to_proto(replace(node, disk_full=full), voter=True) for full in (False, True)]
+    assert [(each.disk_full, node_fields(each)["disk_full"]) for each in told] == [
+        (False, False),
+        (True, True),
+    ]
 
 
 def test_a_stream_without_a_leader_says_whose_return_it_waits_for() -> None:

@@ -156,13 +156,13 @@ async def test_nodes_are_served_where_clients_have_taken_all_connections(
 async def test_what_is_kept_for_nodes_serves_nobody_who_only_says_that_it_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "NODE_SECONDS", 0.05)
     port = free_port_base(1)
     server = await server_on(tmp_path, port, 0)
     fetch = frames.encode(Kind.FETCH, 2, pb.DataFetchRequest().SerializeToString())
     loop = asyncio.get_running_loop()
     answers = []
-    for more in (b"", fetch):
+    for more, seconds in ((b"", 0.05), (fetch, 60.0)):
+        monkeypatch.setattr(connection_module, "NODE_SECONDS", seconds)
         sock = await greeted(port, hello=pb.Hello(version=1, is_node=True))
         assert sock is not None
         await loop.sock_sendall(sock, more)

@@ -17,7 +17,8 @@ from jetstream_server.replication.replica import Replica
 from jetstream_server.serving import long_poll
 from jetstream_server.serving.dataplane import connection as connections
 from jetstream_server.serving.dataplane import follows
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.serving.data_plane_port import RULE, Client, House, Port, data_plane, values
 
 
@@ -34,7 +35,7 @@ async def begun(client: Client, correlation: int = 1, **fields: Any) -> pb.DataF
     return head
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_follows_is_sent_each_commit_without_asking_and_has_no_task(
     tmp_path: Path,
 ) -> None:
@@ -52,7 +53,7 @@ async def test_who_follows_is_sent_each_commit_without_asking_and_has_no_task(
         assert port.fetches.waiting == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_there_already_comes_first(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         port.node.append(port.replica, b"a", b"b")
@@ -87,7 +88,7 @@ async def nothing_is_sent_before_its_commit(
         assert got == {1: ([b"a"], 1), 2: ([b"a"], 1)}
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_not_committed_is_not_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +96,7 @@ async def test_what_is_not_committed_is_not_sent(
     await nothing_is_sent_before_its_commit(tmp_path, monkeypatch)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_server_that_sends_what_is_not_committed_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +114,7 @@ async def test_a_server_that_sends_what_is_not_committed_is_found_out(
         await nothing_is_sent_before_its_commit(tmp_path, monkeypatch)
 
 
-@on_loop
+@on_virtual_loop
 async def test_those_at_the_head_share_one_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +140,7 @@ async def test_those_at_the_head_share_one_look(
         assert count == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_committed_during_a_rest_comes_in_one_frame(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -154,7 +155,7 @@ async def test_what_is_committed_during_a_rest_comes_in_one_frame(tmp_path: Path
 # What ends it.
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_lags_is_sent_one_answer_and_then_fetches(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         for _ in range(4):
@@ -170,7 +171,7 @@ async def test_who_lags_is_sent_one_answer_and_then_fetches(tmp_path: Path) -> N
         assert port.fetches.waiting == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_it_ends_with_its_credit_and_goes_on_with_more(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -191,7 +192,7 @@ async def test_it_ends_with_its_credit_and_goes_on_with_more(tmp_path: Path) -> 
         assert port.fetches.waiting == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_wants_no_more_is_sent_no_more(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -204,7 +205,7 @@ async def test_who_wants_no_more_is_sent_no_more(tmp_path: Path) -> None:
         await begun(client, 1, offset=1)  # Its name is free again.
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -216,7 +217,7 @@ async def test_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
         await eventually(lambda: port.server.connection_count == 0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_reader_that_says_nothing_is_given_up_and_one_that_speaks_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +240,7 @@ async def test_a_reader_that_says_nothing_is_given_up_and_one_that_speaks_is_not
         await port.waits(1)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_replica_that_may_lack_records_sends_away_whoever_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +255,7 @@ async def test_a_replica_that_may_lack_records_sends_away_whoever_follows(
         await port.waits(0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_deletion_of_the_stream_ends_it(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -264,7 +265,7 @@ async def test_the_deletion_of_the_stream_ends_it(tmp_path: Path) -> None:
         await port.waits(0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_purge_below_the_reader_ends_nothing_and_one_above_it_does(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -284,7 +285,7 @@ async def test_a_purge_below_the_reader_ends_nothing_and_one_above_it_does(tmp_p
 
 def purge(port: Port, below: int) -> None:
     log = port.replica.log
-    log.roll()
+    log.seal()
     log.flush()
     log.begin_advance(below)
     log.finish_advance()
@@ -293,7 +294,7 @@ def purge(port: Port, below: int) -> None:
 # Rights and quotas.
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_loses_the_right_is_told_at_once(tmp_path: Path) -> None:
     house = House()
     async with data_plane(tmp_path, house.access) as port:
@@ -309,7 +310,7 @@ async def test_who_loses_the_right_is_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-@on_loop
+@on_virtual_loop
 async def test_who_loses_the_right_with_a_commit_gets_no_record(
     tmp_path: Path, *, is_told: bool
 ) -> None:
@@ -326,7 +327,7 @@ async def test_who_loses_the_right_with_a_commit_gets_no_record(
         assert (head.error.code, tail) == ("permission_denied", b"")
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_quota_that_comes_later_holds_too(tmp_path: Path) -> None:
     """Who is paced is sent the same, each answer in a task, and charged for it."""
     house = House()
@@ -353,7 +354,7 @@ async def test_a_quota_that_comes_later_holds_too(tmp_path: Path) -> None:
         assert len([length for length in paced if length > 1000]) == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_follow_is_one_of_the_open_requests_of_its_principal(tmp_path: Path) -> None:
     house = House(requests=2)
     async with data_plane(tmp_path, house.access) as port:
@@ -369,7 +370,7 @@ async def test_a_follow_is_one_of_the_open_requests_of_its_principal(tmp_path: P
 # Strangers.
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_connection_follows_so_many_streams_and_fetches_beside(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -381,7 +382,7 @@ async def test_a_connection_follows_so_many_streams_and_fetches_beside(tmp_path:
         assert (await client.receive())[0] == 101
 
 
-@on_loop
+@on_virtual_loop
 async def test_credit_for_a_follow_that_is_not_there_is_ignored(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -390,7 +391,7 @@ async def test_credit_for_a_follow_that_is_not_there_is_ignored(tmp_path: Path) 
         await begun(client)
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_impossible_position_is_refused(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -403,7 +404,7 @@ async def test_an_impossible_position_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["twice", "no credit", "much credit", "more credit", "garbage"])
-@on_loop
+@on_virtual_loop
 async def test_what_no_reader_says_ends_the_connection(tmp_path: Path, fault: str) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -423,7 +424,7 @@ async def test_what_no_reader_says_ends_the_connection(tmp_path: Path, fault: st
         await port.waits(0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_slow_reader_is_sent_its_credit_and_delays_nobody(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         slow, fast = await port.connect(buffer=4096), await port.connect()

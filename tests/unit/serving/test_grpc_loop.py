@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,12 +19,10 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.services import Stub
 from jetstream_server.serving.grpc import grpc_loop as grpc_loop_module
 from jetstream_server.serving.grpc.grpc_loop import Call, GrpcLoop
-from jetstream_server.serving.grpc.handlers import handlers_of
-from tests.support.lateness import Lateness
+from jetstream_server.serving.grpc.server import handlers_of
 from tests.support.loops import eventually, on_loop
 
 CALLS = 100
-TURN_SECONDS = 0.02
 
 
 class Reads:
@@ -34,6 +33,8 @@ class Reads:
         self.calls: list[Call] = []
         self.ended: list[str] = []
         self.go_on = asyncio.Event()
+        self.waiting: Any = None
+        """Calls that the node's loop has not begun."""
 
     async def Fetch(self, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
         self.loops.add(asyncio.get_running_loop())
@@ -60,6 +61,7 @@ async def served(service: Reads) -> AsyncIterator[tuple[GrpcLoop, str]]:
     grpc_loop = GrpcLoop()
     grpc_loop.start()
     relayed = grpc_loop.relay(service)
+    service.waiting = relayed._intake._waiting
 
     async def listen() -> tuple[aio.Server, int]:
         server = aio.server()
@@ -102,74 +104,51 @@ async def test_methods_run_on_the_nodes_loop_and_answer_over_grpcs() -> None:
         assert service.calls[0].peer.startswith("ipv4:127.0.0.1:")
 
 
-@on_loop
-async def test_callers_do_not_wait_for_a_turn_of_the_nodes_loop_each() -> None:
-    turns = 0
-
-    async def be_busy() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            time.sleep(TURN_SECONDS)  # noqa: ASYNC251  that is what a busy loop does
-            await asyncio.sleep(0)
-
-    async with served(Reads()) as (_, address):
-        busy = asyncio.create_task(be_busy())
-        assert await in_thread(address, lambda stub: ask_at_once(stub, CALLS)) == CALLS
-        busy.cancel()
-    assert turns < CALLS / 2
-
-
-class Slow(Reads):
-    """A method that holds the node's loop for a while."""
-
-    begun = 0
-
-    async def Fetch(self, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
-        self.begun += 1
-        time.sleep(TURN_SECONDS)  # noqa: ASYNC251
-        return pb.FetchResponse()
+async def hold_until(condition: Callable[[], bool]) -> None:
+    """Hold the node's loop until so much has happened in other threads."""
+    await asyncio.sleep(0)
+    ends = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.005)  # noqa: ASYNC251
 
 
 @on_loop
-async def test_a_turn_of_the_nodes_loop_begins_a_few_methods_however_many_call(
-    monkeypatch: pytest.MonkeyPatch,
-    lateness: Lateness,
-) -> None:
-    monkeypatch.setattr(grpc_loop_module, "AT_ONCE", 2)
-    service, longest = Slow(), 0.0
-
-    async def look() -> None:
-        nonlocal longest
-        while True:
-            begun = time.monotonic()
-            await asyncio.sleep(0)
-            longest = max(longest, time.monotonic() - begun)
-
+async def test_a_turn_of_the_nodes_loop_begins_a_few_methods_and_not_only_one() -> None:
+    service, most, turns = Reads(), 0, 0
     async with served(service) as (_, address):
-        called_at = time.monotonic()
-        looking = asyncio.create_task(look())
-        await in_thread(address, lambda stub: ask_at_once(stub, 30))
-        looking.cancel()
-    assert service.begun == 30
-    assert longest < TURN_SECONDS * 8 + lateness.since(called_at)
+        asking = asyncio.create_task(in_thread(address, lambda stub: ask_at_once(stub, CALLS)))
+        await hold_until(lambda: len(service.waiting) == CALLS)
+        while (begun := len(service.calls)) < CALLS:
+            await asyncio.sleep(0)
+            most = max(most, len(service.calls) - begun)
+            turns += 1
+        assert await asking == CALLS
+    assert most <= grpc_loop_module.AT_ONCE
+    assert turns < CALLS / 2
 
 
 @on_loop
 async def test_nothing_is_begun_for_callers_that_have_left() -> None:
-    service = Slow()
+    service = Reads()
 
     def ask_and_leave(stub: Any) -> None:
-        calls = [stub.Fetch.future(pb.FetchRequest(), timeout=0.05) for _ in range(CALLS)]
-        assert all(call.exception() is not None for call in calls)
+        calls = [stub.Fetch.future(pb.FetchRequest()) for _ in range(CALLS)]
+        asked.wait(60)
+        for call in calls:
+            call.cancel()
 
+    def have_left() -> bool:
+        if len(service.waiting) == CALLS:
+            asked.set()
+        return asked.is_set() and all(call.answer.cancelled() for call in list(service.waiting))
+
+    asked = threading.Event()
     async with served(service) as (_, address):
         asking = asyncio.create_task(in_thread(address, ask_and_leave))
-        await asyncio.sleep(0)
-        time.sleep(1.0)  # noqa: ASYNC251
+        await hold_until(have_left)
         await asking
-        await asyncio.sleep(0.1)
-    assert service.begun < CALLS / 2
+    assert service.calls == []
 
 
 @on_loop

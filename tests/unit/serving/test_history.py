@@ -15,7 +15,8 @@ from jetstream_server.serving import history_sampler
 from jetstream_server.serving.grpc.cursor_lags import CursorLag
 from jetstream_server.serving.history import History, Key
 from jetstream_server.serving.history_sampler import HistorySampler
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 
 KEY: Key = ("node", "records")
 
@@ -86,7 +87,7 @@ def test_a_series_is_of_what_its_key_says() -> None:
     }
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_unforeseen_error_costs_a_sample_and_not_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

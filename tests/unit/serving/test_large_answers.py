@@ -20,7 +20,8 @@ from jetstream_server.serving.grpc.response_memory import (
     ResponseMemoryLimiter,
 )
 from tests.support.access import open_to_all
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Streams:
@@ -62,7 +63,7 @@ def guarded(streams: Streams, unread: ResponseMemoryLimiter) -> Guarded:
     )
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_list_is_made_once_the_ones_before_are_read() -> None:
     streams, unread = Streams(), ResponseMemoryLimiter(lambda _: None)
     service = guarded(streams, unread)
@@ -82,7 +83,7 @@ async def test_a_list_is_made_once_the_ones_before_are_read() -> None:
     assert (streams.made, unread.bytes) == (3, 0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_call_that_fails_holds_no_room() -> None:
     streams, unread = Streams(), ResponseMemoryLimiter(lambda _: None)
     streams.fails = True

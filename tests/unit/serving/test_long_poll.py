@@ -23,8 +23,9 @@ from jetstream_server.serving.long_poll import (
     LongPoll,
 )
 from tests.support.access import open_to_all
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
 from tests.support.node import Node
+from tests.support.virtual_time import on_virtual_loop
 
 
 def position(offset: int = 0, **fields: int) -> FetchPosition:
@@ -52,7 +53,7 @@ def test_what_cannot_be_meant_is_refused(fields: dict[str, int | None]) -> None:
         FetchPosition.checked(bytes_max=0, bytes_min=0, **fields)  # type: ignore[arg-type]
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_is_there_is_answered_at_once(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -65,7 +66,7 @@ async def test_what_is_there_is_answered_at_once(tmp_path: Path) -> None:
     assert found.next_offset == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_nothing_is_answered_after_the_wait_and_not_before(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -77,7 +78,7 @@ async def test_nothing_is_answered_after_the_wait_and_not_before(tmp_path: Path)
     assert fetches.waiting == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_wait_ends_with_the_commit_and_not_with_the_append(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -94,7 +95,7 @@ async def test_a_wait_ends_with_the_commit_and_not_with_the_append(tmp_path: Pat
     assert found.next_offset == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -112,7 +113,7 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for(tmp_path: Path) -
     assert found.next_offset == 3
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_fetch_does_not_wait_for_bytes_that_cannot_come_in_its_answer(
     tmp_path: Path,
 ) -> None:
@@ -129,7 +130,7 @@ async def test_a_fetch_does_not_wait_for_bytes_that_cannot_come_in_its_answer(
     assert found.next_offset == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_wait_ends_when_the_stream_is_deleted(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -143,7 +144,7 @@ async def test_a_wait_ends_when_the_stream_is_deleted(tmp_path: Path) -> None:
     assert fetches.waiting == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_cancelled_wait_leaves_nothing_behind(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -160,7 +161,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(tmp_path: Path) -> None:
     assert fetches.waiting == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_only_so_many_wait_at_a_time_and_further_ones_are_told(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -187,7 +188,7 @@ async def test_only_so_many_wait_at_a_time_and_further_ones_are_told(tmp_path: P
     await asyncio.gather(*waits, return_exceptions=True)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_replica_out_of_sync_says_so_and_does_not_wait_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +209,7 @@ async def test_a_replica_out_of_sync_says_so_and_does_not_wait_long(
     assert asyncio.get_running_loop().time() - began < 30
 
 
-@on_loop
+@on_virtual_loop
 async def test_without_a_session_nobody_is_told_that_the_log_ends_before(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()

@@ -24,8 +24,8 @@ from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from jetstream_server.serving.long_poll import LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
 from tests.support.access import open_to_all
-from tests.support.loops import on_loop
 from tests.support.node import Node
+from tests.support.virtual_time import on_virtual_loop
 
 TOKEN = Token("t", "user:ann", "hash", WallUs(0), WallUs(0))
 WITHOUT_RIGHTS = Identity("user:ann", "ipv4:192.0.2.1:5", TOKEN)
@@ -98,7 +98,7 @@ async def turns_of_others(work: Any) -> tuple[Any, int]:
     return task.result(), turns
 
 
-@on_loop
+@on_virtual_loop
 async def test_commits_without_a_right_leave_turns_to_others_and_one_line_in_the_audit_log(
     tmp_path: Path,
 ) -> None:
@@ -122,7 +122,7 @@ async def test_commits_without_a_right_leave_turns_to_others_and_one_line_in_the
     assert access.audit.authorization_failures == 2 * COMMITS_MAX
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_refusal_that_stands_alone_repeats_nothing(tmp_path: Path) -> None:
     services = Services(tmp_path, secured())
     with capture_logs() as lines:
@@ -130,7 +130,7 @@ async def test_a_refusal_that_stands_alone_repeats_nothing(tmp_path: Path) -> No
     assert [each["repeated"] for each in lines if each["event"] == "audit"] == [0]
 
 
-@on_loop
+@on_virtual_loop
 async def test_commits_leave_turns_to_others_and_are_answered_in_their_order(
     tmp_path: Path,
 ) -> None:
@@ -151,7 +151,7 @@ async def test_commits_leave_turns_to_others_and_are_answered_in_their_order(
     assert names == [f"c{at}" for at in range(2, COMMITS_MAX, 3)]
 
 
-@on_loop
+@on_virtual_loop
 async def test_commits_that_come_together_are_written_together(tmp_path: Path) -> None:
     """The store makes one batch of what is written in one turn of the loop."""
     services = Services(tmp_path, open_to_all())
@@ -164,7 +164,7 @@ async def test_commits_that_come_together_are_written_together(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("stream", ["orders", "unknown"])
-@on_loop
+@on_virtual_loop
 async def test_offsets_that_may_not_be_listed_are_one_line_in_the_audit_log(
     tmp_path: Path, stream: str
 ) -> None:

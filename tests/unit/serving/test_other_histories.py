@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -48,6 +47,7 @@ from tests.support.access import open_to_all
 from tests.support.log_batches import batch, stamped
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
+from tests.support.virtual_time import connected_pair, on_virtual_loop
 
 CALL = cast(Call, SimpleNamespace(identity=ANONYMOUS, peer="ipv4:192.0.2.1:5"))
 OTHER = RecordFilter("other.>", None)
@@ -112,9 +112,7 @@ class Readers:
     @asynccontextmanager
     async def data_plane(self) -> AsyncIterator[tuple[FrameSocket, Connection]]:
         """A client's end of a connection, and the server's."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            sock = socket.create_connection(listener.getsockname())
-            accepted, _ = listener.accept()
+        sock, accepted = connected_pair()
         disk = OsDisk()
         server = DataPlaneServer(
             self.node.replicas, self.fetches, self.access, node_id=0, cluster_id="c", secret=b"",
@@ -166,7 +164,7 @@ async def _next(answers: AsyncIterator[pb.FetchResponse]) -> pb.FetchResponse:
 
 @pytest.mark.parametrize("decode", [True, False])
 @pytest.mark.parametrize("leads", [True, False])
-@on_loop
+@on_virtual_loop
 async def test_a_stream_of_answers_never_goes_on_in_another_history(
     tmp_path: Path, leads: bool, decode: bool
 ) -> None:
@@ -181,7 +179,7 @@ async def test_a_stream_of_answers_never_goes_on_in_another_history(
 
 
 @pytest.mark.parametrize("decode", [True, False])
-@on_loop
+@on_virtual_loop
 async def test_a_history_that_changes_between_two_answers_is_noticed(
     tmp_path: Path, decode: bool
 ) -> None:
@@ -193,7 +191,7 @@ async def test_a_history_that_changes_between_two_answers_is_noticed(
         await anext(answers)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_stream_of_answers_goes_on_through_new_epochs(tmp_path: Path) -> None:
     readers = Readers(tmp_path)
     answers = readers.consume(decode=True)
@@ -204,7 +202,7 @@ async def test_a_stream_of_answers_goes_on_through_new_epochs(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("decode", [True, False])
-@on_loop
+@on_virtual_loop
 async def test_a_stream_of_answers_goes_on_after_a_gap_in_which_an_epoch_begins(
     tmp_path: Path, decode: bool
 ) -> None:
@@ -220,7 +218,7 @@ async def test_a_stream_of_answers_goes_on_after_a_gap_in_which_an_epoch_begins(
     assert (await anext(answers)).next_offset == 11
 
 
-@on_loop
+@on_virtual_loop
 async def test_records_that_are_replaced_while_their_answer_waits_for_room_are_not_sent(
     tmp_path: Path,
 ) -> None:
@@ -232,7 +230,7 @@ async def test_records_that_are_replaced_while_their_answer_waits_for_room_are_n
         await waiting
 
 
-@on_loop
+@on_virtual_loop
 async def test_records_that_are_cut_off_while_their_answer_waits_for_room_are_not_sent(
     tmp_path: Path,
 ) -> None:
@@ -245,7 +243,7 @@ async def test_records_that_are_cut_off_while_their_answer_waits_for_room_are_no
         await waiting
 
 
-@on_loop
+@on_virtual_loop
 async def test_too_few_records_are_answered_as_they_are_when_the_wait_ends(tmp_path: Path) -> None:
     readers = Readers(tmp_path, leads=False)
     position = FetchPosition(0, -1, 1 << 20, 1 << 20, 300)
@@ -259,7 +257,7 @@ async def test_too_few_records_are_answered_as_they_are_when_the_wait_ends(tmp_p
 
 
 @pytest.mark.parametrize("cut_at", [6, 8])
-@on_loop
+@on_virtual_loop
 async def test_records_that_are_replaced_while_their_answer_waits_after_others_are_not_sent(
     tmp_path: Path, cut_at: int
 ) -> None:
@@ -295,7 +293,7 @@ async def test_records_that_are_replaced_while_their_answer_waits_after_others_a
 
 
 @pytest.mark.parametrize("leads", [True, False])
-@on_loop
+@on_virtual_loop
 async def test_a_search_never_goes_on_in_another_history(tmp_path: Path, leads: bool) -> None:
     readers = Readers(tmp_path, leads=leads)
     searching = asyncio.ensure_future(readers.search(0, -1))
@@ -308,7 +306,7 @@ async def test_a_search_never_goes_on_in_another_history(tmp_path: Path, leads: 
         await readers.search(found.next_offset, found.last_epoch)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_search_of_records_that_are_replaced_meanwhile_counts_for_nothing(
     tmp_path: Path,
 ) -> None:

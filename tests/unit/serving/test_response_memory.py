@@ -14,7 +14,8 @@ from jetstream_server.serving.grpc.response_memory import (
     Reservation,
     ResponseMemoryLimiter,
 )
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
+from tests.support.virtual_time import on_virtual_loop
 
 MIB = 1024 * 1024
 
@@ -23,7 +24,7 @@ def nobody(peer: str) -> None:
     raise AssertionError(f"{peer} was hung up on")
 
 
-@on_loop
+@on_virtual_loop
 async def test_answers_within_the_bound_wait_for_nobody() -> None:
     outstanding = ResponseMemoryLimiter(nobody, 10 * MIB)
     held = [await outstanding.reserve(f"peer-{index}", MIB) for index in range(10)]
@@ -33,7 +34,7 @@ async def test_answers_within_the_bound_wait_for_nobody() -> None:
     assert outstanding.bytes == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_answer_beyond_the_bound_waits_for_room() -> None:
     outstanding = ResponseMemoryLimiter(nobody, 2 * MIB)
     first = await outstanding.reserve("a", MIB)
@@ -46,7 +47,7 @@ async def test_an_answer_beyond_the_bound_waits_for_room() -> None:
     assert outstanding.bytes == 2 * MIB
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_answer_larger_than_the_bound_has_room_when_it_is_alone() -> None:
     outstanding = ResponseMemoryLimiter(nobody, MIB)
     held = await outstanding.reserve("a", 64 * MIB)
@@ -57,7 +58,7 @@ async def test_an_answer_larger_than_the_bound_has_room_when_it_is_alone() -> No
     await waiting
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_answer_without_room_is_refused_after_its_time() -> None:
     outstanding = ResponseMemoryLimiter(nobody, MIB)
     await outstanding.reserve("a", MIB)
@@ -67,7 +68,7 @@ async def test_an_answer_without_room_is_refused_after_its_time() -> None:
     assert list(outstanding._peers) == ["a"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_one_connection_holds_no_more_than_its_share() -> None:
     outstanding = ResponseMemoryLimiter(nobody, 100 * MIB)
     held = await outstanding.reserve("greedy", PEER_BYTES_MAX)
@@ -79,7 +80,7 @@ async def test_one_connection_holds_no_more_than_its_share() -> None:
     await waiting
 
 
-@on_loop
+@on_virtual_loop
 async def test_those_who_wait_are_served_in_turn() -> None:
     outstanding = ResponseMemoryLimiter(nobody, MIB)
     held = await outstanding.reserve("first", MIB)
@@ -99,7 +100,7 @@ async def test_those_who_wait_are_served_in_turn() -> None:
     assert order == ["b", "c", "d"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
     outstanding = ResponseMemoryLimiter(nobody, MIB)
     held = await outstanding.reserve("a", MIB)
@@ -119,7 +120,7 @@ def test_under_pressure_the_longest_stalled_are_hung_up_on_one_after_another(
     monkeypatch.setattr(module, "STALL_SECONDS", 0.05)
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
 
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         held: dict[str, Reservation] = {}
         ended: list[str] = []
@@ -146,7 +147,7 @@ def test_who_waits_for_room_waits_on_while_there_is_no_descriptor_to_hang_up_wit
     monkeypatch.setattr(module, "STALL_SECONDS", 0.05)
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
 
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         lacking = [OSError(errno.EMFILE, "Too many open files") for _ in range(2)]
         held: dict[str, Reservation] = {}
@@ -168,7 +169,7 @@ def test_who_takes_answers_in_time_is_never_hung_up_on(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "STALL_SECONDS", 0.2)
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
 
-    @on_loop
+    @on_virtual_loop
     async def scenario() -> None:
         outstanding = ResponseMemoryLimiter(nobody, MIB)
         served = 0
@@ -187,7 +188,7 @@ def test_who_takes_answers_in_time_is_never_hung_up_on(monkeypatch: pytest.Monke
     scenario()
 
 
-@on_loop
+@on_virtual_loop
 async def test_one_principal_holds_no_more_than_half_over_all_its_connections() -> None:
     outstanding = ResponseMemoryLimiter(nobody, 4 * MIB)
     first = await outstanding.reserve("a", MIB, principal="user:x")
@@ -203,7 +204,7 @@ async def test_one_principal_holds_no_more_than_half_over_all_its_connections() 
     assert outstanding.bytes == 3 * MIB
 
 
-@on_loop
+@on_virtual_loop
 async def test_answers_of_one_principal_that_wait_together_take_half_and_no_more() -> None:
     outstanding = ResponseMemoryLimiter(nobody, 4 * MIB)
     everything = await outstanding.reserve("other", 4 * MIB, principal="user:y")
@@ -221,7 +222,7 @@ async def test_answers_of_one_principal_that_wait_together_take_half_and_no_more
     await asyncio.gather(*waits, return_exceptions=True)
 
 
-@on_loop
+@on_virtual_loop
 async def test_principals_that_wait_take_turns() -> None:
     outstanding = ResponseMemoryLimiter(nobody, 2 * MIB)
     everything = await outstanding.reserve("other", 2 * MIB, principal="user:z")
@@ -241,7 +242,7 @@ async def test_principals_that_wait_take_turns() -> None:
 
 
 @pytest.mark.parametrize("second", ["deaf", "waiting"], ids=["its connection", "its principal"])
-@on_loop
+@on_virtual_loop
 async def test_nobody_is_hung_up_on_for_an_answer_that_would_not_have_its_room(
     second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,7 +261,7 @@ async def test_nobody_is_hung_up_on_for_an_answer_that_would_not_have_its_room(
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_answer_that_is_being_made_is_no_reason_to_hang_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -277,7 +278,7 @@ async def test_an_answer_that_is_being_made_is_no_reason_to_hang_up(
     assert "a" in hung_up_on
 
 
-@on_loop
+@on_virtual_loop
 async def test_room_that_an_answer_does_not_need_is_for_others() -> None:
     outstanding = ResponseMemoryLimiter(nobody, MIB)
     held = await outstanding.reserve("a", MIB, principal="user:a", is_made=False)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from jetstream_server.serving.dataplane.sending_turn import SendingTurn
-from tests.support.loops import on_loop
+from tests.support.virtual_time import on_virtual_loop
 
 
 class Senders:
@@ -27,7 +27,7 @@ class Senders:
             await self.ends.wait()
 
 
-@on_loop
+@on_virtual_loop
 async def test_it_is_taken_by_one_and_passed_on_in_order() -> None:
     senders = Senders()
     assert senders.turn.take()
@@ -45,7 +45,7 @@ async def test_it_is_taken_by_one_and_passed_on_in_order() -> None:
     assert senders.turn.take()
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_gives_up_is_left_out() -> None:
     senders = Senders()
     assert senders.turn.take()
@@ -60,7 +60,7 @@ async def test_who_gives_up_is_left_out() -> None:
     assert senders.turn.take()
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_is_passed_it_and_cancelled_at_once_passes_it_on() -> None:
     senders = Senders()
     assert senders.turn.take()
@@ -76,7 +76,7 @@ async def test_who_is_passed_it_and_cancelled_at_once_passes_it_on() -> None:
     assert senders.turn.take()
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_error_gives_it_back() -> None:
     turn = SendingTurn()
     with pytest.raises(ZeroDivisionError):

@@ -37,7 +37,7 @@ class Port:
     def connect(self) -> tuple[socket.socket, str]:
         """A client, and its name at the server."""
         client = self._stack.enter_context(
-            socket.create_connection(("127.0.0.1", self.number), timeout=10)
+            socket.create_connection(("127.0.0.1", self.number), timeout=60)
         )
         self._stack.enter_context(self._listener.accept()[0])
         return client, f"ipv4:127.0.0.1:{client.getsockname()[1]}"

@@ -20,8 +20,9 @@ from jetstream_server.serving import long_poll
 from jetstream_server.serving.dataplane import connection as connections
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 from tests.support.access import open_to_all
-from tests.support.loops import eventually, on_loop
+from tests.support.loops import eventually
 from tests.support.node import Node
+from tests.support.virtual_time import on_virtual_loop
 from tests.unit.serving.data_plane_port import RULE, House, data_plane, values
 
 
@@ -39,7 +40,7 @@ class Reads:
         monkeypatch.setattr(Replica, "read", counting)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_fetch_that_waits_has_no_task(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -55,7 +56,7 @@ async def test_a_fetch_that_waits_has_no_task(tmp_path: Path) -> None:
         assert port.fetches.times.fetches == 20
 
 
-@on_loop
+@on_virtual_loop
 async def test_fetches_that_wait_at_the_same_place_share_one_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +76,7 @@ async def test_fetches_that_wait_at_the_same_place_share_one_look(
         assert port.fetches.waiting == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_fetches_that_want_something_else_share_nothing(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         port.node.append(port.replica, b"a" * 1000)
@@ -95,7 +96,7 @@ async def test_fetches_that_want_something_else_share_nothing(tmp_path: Path) ->
         assert port.fetches.waiting == 1
 
 
-@on_loop
+@on_virtual_loop
 async def test_nothing_is_shared_between_two_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +117,7 @@ async def test_nothing_is_shared_between_two_commits(
         assert values((await client.receive())[2]) == [b"a", b"b", b"c"]
 
 
-@on_loop
+@on_virtual_loop
 async def test_what_others_found_is_not_sent_once_it_is_purged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +132,7 @@ async def test_what_others_found_is_not_sent_once_it_is_purged(
         correlation, _, tail = await client.receive()
         assert (correlation, values(tail)) == (2, [b"secret"])
         log = port.replica.log
-        log.roll()
+        log.seal()
         log.flush()
         log.begin_advance(1)
         log.finish_advance()
@@ -139,7 +140,7 @@ async def test_what_others_found_is_not_sent_once_it_is_purged(
         assert (correlation, head.error.code, tail) == (1, "offset_out_of_range", b"")
 
 
-@on_loop
+@on_virtual_loop
 async def test_woken_fetches_leave_the_loop_to_others_after_each_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +172,7 @@ def position(offset: int = 0, **fields: int) -> FetchPosition:
     return FetchPosition.checked(offset=offset, last_epoch=None, **defaults)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_fault_in_one_fetch_is_its_own(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
@@ -190,7 +191,7 @@ async def test_a_fault_in_one_fetch_is_its_own(tmp_path: Path) -> None:
     assert fetches.waiting == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_an_empty_answer_comes_after_the_time_and_a_deletion_at_once(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -207,7 +208,7 @@ async def test_an_empty_answer_comes_after_the_time_and_a_deletion_at_once(tmp_p
         assert port.fetches.waiting == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_loses_the_right_is_told_while_waiting(tmp_path: Path) -> None:
     house = House()
     async with data_plane(tmp_path, house.access) as port:
@@ -227,7 +228,7 @@ async def test_who_loses_the_right_is_told_while_waiting(tmp_path: Path) -> None
         assert (await client.receive())[1].error.code == "permission_denied"
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_loses_the_right_with_the_commit_gets_no_record(tmp_path: Path) -> None:
     house = House()
     async with data_plane(tmp_path, house.access) as port:
@@ -241,7 +242,7 @@ async def test_who_loses_the_right_with_the_commit_gets_no_record(tmp_path: Path
         assert (correlation, head.error.code, tail) == (5, "permission_denied", b"")
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_loses_the_right_before_its_look_gets_no_record(tmp_path: Path) -> None:
     """The change is not told to those who wait; only what was decided before is void."""
     house = House()
@@ -257,7 +258,7 @@ async def test_who_loses_the_right_before_its_look_gets_no_record(tmp_path: Path
         assert (correlation, head.error.code, tail) == (5, "permission_denied", b"")
 
 
-@on_loop
+@on_virtual_loop
 async def test_waiting_fetches_are_counted_and_the_count_goes_down(tmp_path: Path) -> None:
     house = House(requests=3)
     async with data_plane(tmp_path, house.access) as port:
@@ -279,7 +280,7 @@ async def test_waiting_fetches_are_counted_and_the_count_goes_down(tmp_path: Pat
         await port.waits(3)
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_paced_reader_waits_for_its_rate(tmp_path: Path) -> None:
     house = House(bytes_per_second=5000)
     async with data_plane(tmp_path, house.access) as port:
@@ -293,7 +294,7 @@ async def test_a_paced_reader_waits_for_its_rate(tmp_path: Path) -> None:
         assert asyncio.get_running_loop().time() - begun > 0.4
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_connection_serves_64_at_a_time_and_then_the_next(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         client = await port.connect()
@@ -310,7 +311,7 @@ async def test_a_connection_serves_64_at_a_time_and_then_the_next(tmp_path: Path
         assert got == set(range(3, connections.PENDING_MAX + 6))
 
 
-@on_loop
+@on_virtual_loop
 async def test_who_leaves_with_all_its_fetches_waiting_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,7 +328,7 @@ async def test_who_leaves_with_all_its_fetches_waiting_is_noticed(
         await eventually(lambda: port.server.connection_count == 0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_the_hello_of_a_node_is_not_taken_while_a_fetch_waits(tmp_path: Path) -> None:
     hello = frames.encode(Kind.NODE_HELLO, 9, pb.NodeHello(node_id=1).SerializeToString())
     async with data_plane(tmp_path) as port:
@@ -346,7 +347,7 @@ async def test_the_hello_of_a_node_is_not_taken_while_a_fetch_waits(tmp_path: Pa
         await port.waits(0)
 
 
-@on_loop
+@on_virtual_loop
 async def test_answers_come_whole_and_in_turn_to_a_client_that_reads_slowly(
     tmp_path: Path,
 ) -> None:
@@ -366,7 +367,7 @@ async def test_answers_come_whole_and_in_turn_to_a_client_that_reads_slowly(
             assert (number, values(tail)) == (correlation, [value])
 
 
-@on_loop
+@on_virtual_loop
 async def test_nothing_is_sent_in_the_middle_of_an_answer_that_was_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,7 +398,7 @@ async def test_nothing_is_sent_in_the_middle_of_an_answer_that_was_cut_off(
         assert b"next" not in data
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_client_that_takes_nothing_leaves_nothing_behind(tmp_path: Path) -> None:
     async with data_plane(tmp_path) as port:
         port.node.append(port.replica, os.urandom(20_000))
@@ -411,7 +412,7 @@ async def test_a_client_that_takes_nothing_leaves_nothing_behind(tmp_path: Path)
         assert port.fetches.waiting == 0
 
 
-@on_loop
+@on_virtual_loop
 async def test_a_file_that_cannot_be_read_when_a_fetch_is_woken_is_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

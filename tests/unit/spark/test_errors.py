@@ -54,7 +54,8 @@ def test_errors_name_streams_and_not_their_numbers(said: str, wanted: str) -> No
 
 @on_loop
 async def test_a_refused_connection_is_told_long_before_the_timeout() -> None:
-    config = read_options({"servers": f"127.0.0.1:{free_port_base()}", "streams": "a"}, "batch")
+    servers = f"127.0.0.1:{free_port_base()}"
+    config = read_options({"servers": servers, "streams": "a", "timeout": "600"}, "batch")
     begun = time.monotonic()
     with pytest.raises(UnavailableError):
         await asked_now(config.config, lambda client: client.list_streams())

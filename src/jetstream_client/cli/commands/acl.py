@@ -12,9 +12,9 @@ from jetstream_client.cli.exits import Exit, UsageError
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json
 from jetstream_client.values.access import AclRule
-from jetstream_client.values.numbers import NUMBER_MAX
+from jetstream_client.values.checks import NUMBER_MAX
 
-app = options.group("Rules that say who may do what.")
+app = options.group("acl")
 
 _OPERATIONS = (
     "all, create, describe, alter, delete, purge, read, write, commit; of the cluster: all, "
@@ -63,7 +63,7 @@ def add(
 
     Examples:
 
-      jetstream acl add user:reports --allow read --stream 'orders*'
+      jetstream acl add user:jo --allow read --stream '*' --subject 'orders.>'
 
       jetstream acl add user:jo --allow commit --stream orders --cursor 'jo-*'
 

@@ -25,7 +25,7 @@ from jetstream_client.cli.units import parse_size, size_text
 from jetstream_client.publishing.deliveries import ManyDelivery
 from jetstream_client.publishing.sender import Compression
 
-app = options.group("Measure publishing, fetching and latency.")
+app = options.group("bench")
 
 CHUNK = 1_000
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9)

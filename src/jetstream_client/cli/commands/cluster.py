@@ -17,8 +17,8 @@ from jetstream_client.cli.units import duration_text, parse_size, size_text
 from jetstream_client.values.types import ClusterInfo, Node
 from jetstream_protocol.settings import CLUSTER_SETTINGS, Kind, Setting
 
-app = options.group("Show the cluster.")
-node_app = options.group("Empty a node for maintenance, or for good.")
+app = options.group("cluster")
+node_app = options.group("node")
 
 _SETTINGS = {each.name: each for each in CLUSTER_SETTINGS}
 
@@ -29,7 +29,9 @@ def _rate(text: str | int) -> int:
 
 
 def _throttle_text(bytes_per_second: int) -> str:
-    return f"{size_text(bytes_per_second)} a second and node" if bytes_per_second else "no limit"
+    return (
+        f"{size_text(bytes_per_second)} a second from each node" if bytes_per_second else "no limit"
+    )
 
 
 @app.command()
@@ -172,6 +174,7 @@ def _node_row(cluster: ClusterInfo, node: Node) -> dict[str, Any]:
         "draining": node.draining,
         "not_ready": list(node.not_ready),
         "voter": node.voter,
+        "disk_full": node.disk_full,
     }
 
 
@@ -187,5 +190,10 @@ def _state(cluster: ClusterInfo, node: Node) -> str:
     """Only the controller notices that a node has died: without one it is unknown."""
     if cluster.controller < 0:
         return "unknown"
-    states = {"fenced": node.fenced, "draining": node.draining, "not ready": bool(node.not_ready)}
+    states = {
+        "fenced": node.fenced,
+        "draining": node.draining,
+        "disk full": node.disk_full,
+        "not ready": bool(node.not_ready),
+    }
     return ", ".join(word for word, holds in states.items() if holds) or "serving"

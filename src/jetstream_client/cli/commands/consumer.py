@@ -17,7 +17,7 @@ from jetstream_client.cli.units import duration_text, parse_duration
 from jetstream_client.values.consumers import ConsumerDescription
 from jetstream_protocol.times import to_datetime
 
-app = options.group("Consumers, whose messages several readers share and acknowledge.")
+app = options.group("consumer")
 
 ConsumerName = Annotated[
     str,

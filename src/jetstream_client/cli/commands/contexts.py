@@ -17,7 +17,7 @@ from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.errors import InvalidRequestError
 
-app = options.group("Save servers, certificates and tokens under names.")
+app = options.group("context")
 
 Name = Annotated[
     str,

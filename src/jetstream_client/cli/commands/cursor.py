@@ -17,7 +17,7 @@ from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import CursorDescription
 from jetstream_protocol.errors import NotFoundError, StreamNotFoundError
 
-app = options.group("Show and move the positions of readers.")
+app = options.group("cursor")
 
 CursorStream = Annotated[
     str,

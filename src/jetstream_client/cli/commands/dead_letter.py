@@ -20,7 +20,7 @@ from jetstream_protocol.errors import InvalidRequestError, JetstreamError, NotFo
 
 SUBJECTS_SHOWN = 10
 
-app = options.group("Show, retry and drop the records that `process` could not handle.")
+app = options.group("dead-letter")
 
 LettersStream = Annotated[
     str,

@@ -31,7 +31,7 @@ from jetstream_client.values.types import ClusterInfo, NodeDebug
 from jetstream_protocol.descriptions import json_value
 from jetstream_protocol.errors import JetstreamError
 
-app = options.group("Collect information for support.")
+app = options.group("debug")
 
 
 @app.command()

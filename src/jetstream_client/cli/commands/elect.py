@@ -13,7 +13,7 @@ from jetstream_client.cli import options
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_table, printable, stream_row
 from jetstream_client.cli.units import records_text
-from jetstream_client.values.numbers import NODE_MAX
+from jetstream_client.values.checks import NODE_MAX
 from jetstream_client.values.types import ReplicaState, Stream, UncleanElection
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated
@@ -24,8 +24,9 @@ from jetstream_client.publishing.keyed_group import check_group
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.values.positions import Position
-from jetstream_client.values.types import ReadFrom
+from jetstream_client.values.types import ReadFrom, Stream
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+from jetstream_protocol.subjects import overlaps
 
 RETRY_SECONDS = 0.5
 """Between two attempts of --follow, where a server refuses at once. The client itself has tried
@@ -148,10 +149,16 @@ def fetch(
             stream, start, stop, max_, read_from.value, filter_, only_key, reverse, follow
         )
         try:
-            wanted.print_from(client, write)
+            if follow and filter_:
+                _note_filter(client.list_streams(), stream, filter_)
+            has_some = wanted.print_from(client, write)
+            if filter_ and not (has_some or follow):
+                _note_filter(client.list_streams(), stream, filter_)
         except NO_SUCH_STREAM as error:
             streams = streams_in(client.list_streams(), stream, error)
             check_group(stream, streams, start, stop)
+            if not follow:
+                _note_filter(streams, stream, filter_)
             GroupFetch(
                 client,
                 streams,
@@ -177,7 +184,8 @@ class _Wanted:
     reverse: bool
     follow: bool
 
-    def print_from(self, client: Client, write: Write) -> None:
+    def print_from(self, client: Client, write: Write) -> bool:
+        """Returns whether there were any."""
         ends_at_once = self.stop == "latest" and not self.follow
         is_short = self.count_max is not None and isinstance(self.start, int)
         is_all = not self.filter and self.key is None
@@ -193,7 +201,7 @@ class _Wanted:
                 # There is more that did not come: the next fetch raises the reason.
                 rest = replace(self, start=messages.next_offset, count_max=missing)
                 rest.print_from(client, write)
-            return
+            return len(messages) > 0
         stop = self.stop
         if isinstance(stop, int) and not self.follow:
             stop = min(stop, client.offset_at(self.stream, "latest"))
@@ -208,14 +216,16 @@ class _Wanted:
             # Committed records come at once, or something is wrong.
             patience=None if self.follow else client.config.timeout,
         ) as consumer:
-            left = self.count_max
+            left, has_some = self.count_max, False
             for messages in self._batches_of(consumer):
                 write(islice(messages, left))
                 sys.stdout.flush()  # With --follow records are shown at once.
+                has_some = has_some or len(messages) > 0
                 if left is not None:
                     left -= min(left, len(messages))
                     if left == 0:
-                        return
+                        break
+        return has_some
 
     def _batches_of(self, consumer: Consumer) -> Iterator[Messages]:
         """follow: go on after passing failures, where it was; standard error says so once in each
@@ -238,6 +248,19 @@ class _Wanted:
                     )
                 is_reported = True
             time.sleep(RETRY_SECONDS)
+
+
+def _note_filter(streams: Sequence[Stream], name: str, wanted: str) -> None:
+    """Say on standard error if no subject of the stream, or keyed group, fits the filter. A record
+    from elsewhere (a mirror's, or a restored one) may fit it all the same."""
+    named = [each for each in streams if name in (each.name, each.full_name, each.group)]
+    subjects = list(dict.fromkeys(each.subject for each in named if each.subject))
+    if wanted and subjects and not any(overlaps(each, wanted) for each in subjects):
+        print(
+            printable(f"note: {name} takes {', '.join(subjects[:3])}: nothing fits {wanted}"),
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _writer(as_json: bool, format_: str | None, *, with_stream: bool = False) -> Write:

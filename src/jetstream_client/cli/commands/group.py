@@ -24,7 +24,7 @@ from jetstream_protocol.errors import NotFoundError, PreconditionFailedError
 _SEEKABLE = ("current", "truncated")
 """Cursors of streams that are there."""
 
-app = options.group("Show, move and delete consumer groups.")
+app = options.group("group")
 
 
 @app.command("list")

@@ -20,7 +20,7 @@ from jetstream_client.migration.restore import begin_restoring, listen
 from jetstream_client.values.types import StreamLake
 from jetstream_protocol.errors import NotFoundError, OffsetOutOfRangeError, UnavailableError
 
-app = options.group("Show what is in the lake, and how engines read it.")
+app = options.group("lake")
 
 _BYTES_MAX = 4 * 1024 * 1024
 

@@ -23,7 +23,7 @@ from jetstream_protocol.times import timestamp_text, to_datetime
 
 _T = TypeVar("_T")
 
-app = options.group("Examine log files offline.")
+app = options.group("log")
 
 LogPath = Annotated[
     Path,

@@ -32,7 +32,10 @@ PUBLISHERS = 2048
 """How many messages may be in flight: enough that the round trip does not limit the rate."""
 
 SubjectArgument = Annotated[
-    str, typer.Argument(help="NATS subject, without wildcards.", autocompletion=complete_subject)
+    str,
+    typer.Argument(
+        metavar="SUBJECT", help="NATS subject, without wildcards.", autocompletion=complete_subject
+    ),
 ]
 ValueArgument = Annotated[
     str | None,

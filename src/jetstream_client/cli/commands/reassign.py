@@ -14,7 +14,7 @@ from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.moves import LOOK_SECONDS, Mover, fenced_nodes, observers_after
 from jetstream_client.cli.output import emit_json, print_table, printable
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.values.numbers import NODE_MAX
+from jetstream_client.values.checks import NODE_MAX
 from jetstream_client.values.types import ReplicaMove, Stream
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -33,7 +33,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be
 def reassign(
     cli: Invocation,
     stream: Annotated[
-        str | None, typer.Argument(help="With --replicas or --observers: the stream.")
+        str | None,
+        typer.Argument(metavar="STREAM", help="With --replicas or --observers: the stream."),
     ] = None,
     replicas: Annotated[
         str | None, typer.Option(metavar="NODES", help="The nodes of its replicas: 0,1,2.")

@@ -21,7 +21,7 @@ from jetstream_client.values.positions import Last, Position
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.schema import Schema, changes, parse, shown, why_incompatible
 
-app = options.group("Say what a stream's values are, for typed columns.")
+app = options.group("schema")
 
 Text = Annotated[
     str | None,

@@ -16,8 +16,8 @@ from jetstream_client.cli.lines import is_given, standard_input
 from jetstream_client.cli.output import json_line, print_table, shown
 from jetstream_client.sql import QueryError
 from jetstream_client.sql.query import Query, import_duckdb
+from jetstream_client.values.checks import check_text
 from jetstream_client.values.positions import Position
-from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ReadFrom
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 from jetstream_protocol.record_json import encoded

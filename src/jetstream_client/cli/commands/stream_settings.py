@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -11,13 +12,14 @@ import typer
 from jetstream_client.cli import options
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, stream_row
-from jetstream_client.cli.overlapping_streams import note_others, overlapping_streams
 from jetstream_client.cli.setting_options import with_options
 from jetstream_client.cli.stream_or_group import for_each
-from jetstream_client.values.numbers import NUMBER_MAX
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.checks import NUMBER_MAX
 from jetstream_client.values.types import Stream, StreamLike
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 from jetstream_protocol.settings import STREAM_SETTINGS
+from jetstream_protocol.subjects import covers, overlaps
 
 Subject = Annotated[
     str, typer.Option(help="NATS subject to keep; '*' and '>' as in NATS.", metavar="SUBJECT")
@@ -132,3 +134,36 @@ def alter(
         for _, after in altered:
             text = f"altered {after.name}, stream epoch {after.stream_epoch}"
             cli.answer(stream_row(after), text)
+
+
+NAMED_MAX = 3
+"""So many of them are named."""
+
+
+def overlapping_streams(client: Client, stream: Stream) -> list[Stream]:
+    """The other streams that store some of its messages. Streams of one group share their messages
+    out, so they are none. Empty, too, if the streams cannot be listed: `stream` is created all the
+    same."""
+    try:
+        known = client.list_streams()
+    except JetstreamError:
+        return []
+    return [
+        other
+        for other in known
+        if other.id != stream.id
+        and not (stream.group and other.group == stream.group)
+        and other.subject
+        and overlaps(other.subject, stream.subject)
+    ]
+
+
+def note_others(stream: Stream, others: Sequence[Stream]) -> None:
+    """On standard error: it may be meant."""
+    if not others:
+        return
+    named = ", ".join(f"{other.name} ({other.subject})" for other in others[:NAMED_MAX])
+    more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
+    verb = "stores" if len(others) == 1 else "store"
+    some = "" if any(covers(other.subject, stream.subject) for other in others) else "some of "
+    print(f"note: {named}{more} {verb} {some}these messages, too", file=sys.stderr)

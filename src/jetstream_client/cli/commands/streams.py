@@ -25,7 +25,7 @@ from jetstream_client.cli.stream_or_group import (
 )
 from jetstream_client.publishing.keyed_group import check_group
 
-app = options.group("Create, show, alter and delete streams.")
+app = options.group("stream")
 app.command()(create)
 app.command()(create_group)
 app.command()(alter)

@@ -14,7 +14,7 @@ from jetstream_client.cli.units import parse_duration
 from jetstream_client.values.access import Token
 from jetstream_protocol.times import timestamp_text
 
-app = options.group("Make, list and revoke tokens.")
+app = options.group("token")
 
 Principal = Annotated[
     str, typer.Argument(metavar="PRINCIPAL", help="The principal that it identifies: user:NAME.")

@@ -175,14 +175,19 @@ def _draw(found: Sequence[Rate], past: Past | None = None) -> None:
         shown = found[: max(1, shutil.get_terminal_size().lines - _HEADING_LINES)]
     total = sum(each.rate or 0.0 for each in found)
     streams = "stream" if len(found) == 1 else "streams"
-    print(f"{len(found)} {streams}, {total:,.0f} records/s")
+    print(f"{len(found)} {streams}, {number_text(total)} records/s")
     if past is not None and (known := [each for each in past.rates if each is not None]):
         line = sparkline(past.rates, min(_BLOCKS_MAX, shutil.get_terminal_size().columns - 40))
-        print(f"last {past.minutes:.0f} min {line} at most {max(known):,.0f} records/s")
+        print(f"last {past.minutes:.0f} min {line} at most {number_text(max(known))} records/s")
     columns = ("NAME", "SUBJECT", "RATE", "LAG", "LEADER", "REPLICAS", "NEXT OFFSET", "BYTES")
     print_table(columns, map(_cells, shown))
     if len(shown) < len(found):
         print(f"and {len(found) - len(shown)} more")
+
+
+def number_text(rate: float) -> str:
+    """One record a minute is not 0."""
+    return f"{rate:.2g}" if 0 < rate < 1 else f"{rate:,.0f}"
 
 
 def _cells(each: Rate) -> tuple[Any, ...]:
@@ -190,7 +195,7 @@ def _cells(each: Rate) -> tuple[Any, ...]:
     return (
         stream.name,
         stream.subject,
-        "-" if each.rate is None else f"{each.rate:,.0f}/s",
+        "-" if each.rate is None else f"{number_text(each.rate)}/s",
         "-" if each.lag is None else each.lag,
         node_text(stream.leader),
         replicas_text(stream),

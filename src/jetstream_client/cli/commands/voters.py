@@ -13,7 +13,7 @@ from jetstream_client.cli.output import emit_json, print_table
 from jetstream_client.values.types import Voters
 from jetstream_protocol.errors import InvalidRequestError
 
-app = options.group("Show and change which nodes vote on the metadata.")
+app = options.group("voters")
 
 
 @app.command("list")
@@ -64,10 +64,16 @@ def remove(cli: Invocation, node: options.NodeId, yes: options.Yes = False) -> N
 def replace(
     cli: Invocation,
     old: Annotated[
-        int, typer.Argument(min=0, max=options.NODE_MAX, help="The node that loses its vote.")
+        int,
+        typer.Argument(
+            metavar="OLD", min=0, max=options.NODE_MAX, help="The node that loses its vote."
+        ),
     ],
     new: Annotated[
-        int, typer.Argument(min=0, max=options.NODE_MAX, help="The node that votes instead.")
+        int,
+        typer.Argument(
+            metavar="NEW", min=0, max=options.NODE_MAX, help="The node that votes instead."
+        ),
     ],
     yes: options.Yes = False,
 ) -> None:

@@ -1,4 +1,5 @@
-"""One connection to one NATS server, from INFO to its end. It never reconnects: connection.py does.
+"""One connection to one NATS server, from INFO to its end. Reconnecting is the job of
+reconnector.py.
 
     connect → INFO → (TLS) → CONNECT + PING → PONG: open → … → lost
 

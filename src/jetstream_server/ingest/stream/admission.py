@@ -1,6 +1,7 @@
-"""Decides which messages of a delivery are stored: refusals, keys, ack levels, preconditions.
+"""Decides which plain messages of a delivery are stored: refusals, keys, ack levels, preconditions.
 
-Only decides; `StreamIngest` appends and answers. Most deliveries have neither headers for this
+Only decides; `StreamIngest` appends and answers. Batches do not come here: `StreamIngest` checks
+them. Most deliveries have neither headers for this
 server nor envelopes. They pass through unchanged, without a look at each message.
 """
 

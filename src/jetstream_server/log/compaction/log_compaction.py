@@ -1,6 +1,6 @@
 """Compaction of one log: which segments a pass covers, how they are swapped, and its state.
 
-    plan ──> Task ──(another process: compaction_pass.run)──> swap for each segment ──> finish
+    plan ──> Task ──(another process: rewrite_pass.run)──> swap for each segment ──> finish
 
 A swap is one rename over the segment's file, on the thread that owns the log: a lookup sees the old
 file or the new one. A slice chosen before the swap still names the old file. After opening the
@@ -83,7 +83,7 @@ class LogCompaction:
         return self._storage.has_retired
 
     def sources(self, bound_offset: int) -> tuple[Source, ...]:
-        """The sealed segments wholly below `bound_offset` (what is committed and flushed). None
+        """The sealed segments wholly below `bound_offset` (what is committed and flushed). Empty
         while files of retired segments are there.
 
         **safety** A kill would bring those segments back, with records whose tombstones are gone.

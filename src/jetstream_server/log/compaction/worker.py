@@ -12,24 +12,21 @@ its parent.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
 from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import CorruptBatchError
+from jetstream_server.child import die_with, throttle
 from jetstream_server.log.compaction.rewrite_pass import Task, run
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.encryption import Encryption, Keys
 from jetstream_server.log.state_files import owner_of
 
-_PR_SET_PDEATHSIG: Final = 1
 _NICENESS: Final = 19
 
 
@@ -69,34 +66,12 @@ def messages(
         yield {"error": str(error), "file": ""}
 
 
-def throttle(bytes_per_second: int) -> Callable[[int], None]:
-    """A pause that keeps the average since the first byte below the rate."""
-    begun = time.monotonic()
-    read = 0
-
-    def pause(length: int) -> None:
-        nonlocal read
-        read += length
-        ahead = read / bytes_per_second - (time.monotonic() - begun)
-        if ahead > 0.01:  # Shorter sleeps cost more than they give.
-            time.sleep(ahead)
-
-    return pause
-
-
 def _send(message: dict[str, Any]) -> None:
     try:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         os._exit(1)  # The server has died: leave no traceback in its log.
-
-
-def die_with(parent: int) -> None:
-    """End with the parent: an orphan would write to a folder that another server has opened."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit("the server has died already")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ locked, and code on the loop always sees whole revisions.
 
 Every command gets an id of this process, so that repeating it is harmless; proposals.py says how a
 proposal ends. Its outcome stays unknown while a copy of the command may be in flight. Callers that
-need the outcome propose the same command again (replication/core/isr_change.py). A second command
+need the outcome propose the same command again (replication/core/pending_isr.py). A second command
 with equal fields would be a different one: both could be applied. A process must register first.
 Before that it may only propose commands that can be repeated without harm (operations.REPEATABLE).
 """
@@ -252,6 +252,14 @@ class RaftMetadataLog:
         Raises UnavailableError when there is no leader to ask.
         """
         return int((await self.prepare(Barrier()).submit())["revision"])
+
+    async def note_change(self, what: str, made_at: int) -> int:
+        """Note that a caller is about to change `what`, which is not in the registry, and return
+        the revision of that. made_at: see `propose`. **safety** Raises UnavailableError for a late
+        copy of a call: it would undo a later change."""
+        if self.registry.settings.feature_level < MADE_AT_LEVEL:
+            return 0
+        return int((await self.propose(Barrier(about=what), made_at=made_at))["revision"])
 
     def watch(self, callback: Watcher) -> Callable[[], None]:
         """Call back on the event loop for every later change, in order. Returns a function that

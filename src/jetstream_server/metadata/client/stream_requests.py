@@ -9,6 +9,7 @@ from typing import Any
 from jetstream_protocol.errors import (
     InvalidRequestError,
     PreconditionFailedError,
+    StorageFullError,
     StreamNotFoundError,
     UnavailableError,
 )
@@ -105,6 +106,22 @@ class Streams:
         if stream is None:
             raise StreamNotFoundError(_DELETED_MEANWHILE)
         return stream, bool(result["created"])
+
+    def check_room(self, here: int, full_reason: str) -> None:
+        """Raise StorageFullError if no node has room for a new stream. here, full_reason: this
+        node, and why it has none; "": it has room, though the metadata may not know it yet."""
+        nodes = self._metadata.registry.nodes.values()
+        full = [
+            node.node_id
+            for node in nodes
+            if (full_reason if node.node_id == here else node.disk_full)
+        ]
+        if full and all(node.fenced or node.node_id in full for node in nodes):
+            raise StorageFullError(
+                full_reason
+                or f"no stream can be created: the disks of nodes {full} are below "
+                "their reserve, and no other node is alive; free some space"
+            )
 
     async def existing(self, name: str, subject: str) -> StreamMetadata:
         """The stream that another node has just created. Raises StreamNotFoundError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.link import LinkTimings
+from jetstream_server.metadata.raft.timings import RaftTimings
 from jetstream_server.net.certificates import Certificates
 
 

@@ -24,7 +24,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.types import NodeId
-from jetstream_server.background import run_in_background
+from jetstream_server.clocks import LOOP_SECONDS
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.extension import RaftThreadExtension
 from jetstream_server.metadata.member.member_loop import Listener, MemberLoop
@@ -42,9 +42,6 @@ logger = structlog.get_logger(__name__)
 ID_CHECK_SECONDS = 3.0
 """Longer than a peer needs to notice that this node's previous run has ended."""
 HAND_OVER_SECONDS_MAX = 0.5
-CALM_TICKS = 4
-"""How many ticks apart the turns of a leader that is alone are, if nothing is proposed: nobody else
-waits for its heartbeats, or could be elected."""
 STOPPING = "this server is stopping"
 
 T = TypeVar("T")
@@ -65,6 +62,7 @@ class Member:
         self._thread = threading.Thread(target=self._run, name="metadata-raft", daemon=True)
         self._stopping = asyncio.Event()
         self._member_loop: MemberLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._extension: RaftThreadExtension | None = None
 
     @property
@@ -195,7 +193,13 @@ class Member:
 
     async def _take_part(self, journal: Journal, group_file: GroupFile) -> None:
         member_loop = self._member_loop = MemberLoop(
-            self._config, journal, group_file, self._listener, self._extension, ask_group=ask_one
+            self._config,
+            journal,
+            group_file,
+            self._listener,
+            self._extension,
+            ask_group=ask_one,
+            on_turn_ended=self._plan_turn,
         )
         self._loop.set_exception_handler(member_loop.loop_error)
         try:
@@ -209,7 +213,6 @@ class Member:
             return
         member_loop.turn()
         self._listener.member_started(None)
-        ticker = run_in_background(self._tick(member_loop), "metadata ticks")
         await self._stopping.wait()
         try:
             if member_loop.hand_over():
@@ -217,7 +220,8 @@ class Member:
                     async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
                         await member_loop.not_leading.wait()
         finally:
-            ticker.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             await member_loop.close()
             member_loop.abandon(member_loop.failure or STOPPING)
 
@@ -243,9 +247,24 @@ class Member:
             await member_loop.links.check_id_is_free(ID_CHECK_SECONDS)
             member_loop.links.start()
 
-    async def _tick(self, member_loop: MemberLoop) -> None:
-        tick = self._config.raft.tick
-        while True:
+    def _plan_turn(self) -> None:
+        """See that a turn takes place once one is due. One that is due later than before is only
+        found out when the timer ends: a cheaper way than a new timer for each turn."""
+        member_loop, timer = self._member_loop, self._timer
+        assert member_loop is not None, "a turn has ended"
+        due = member_loop.next_turn_at
+        if timer is not None and due < timer.when():
+            timer.cancel()
+            timer = None
+        if timer is None:
+            pause = max(due - self._loop.time(), LOOP_SECONDS)
+            self._timer = self._loop.call_later(pause, self._turn_if_due)
+
+    def _turn_if_due(self) -> None:
+        self._timer = None
+        member_loop = self._member_loop
+        assert member_loop is not None, "there is a timer"
+        if member_loop.next_turn_at <= self._loop.time() + LOOP_SECONDS:
             member_loop.turn()
-            is_calm = member_loop.is_alone and member_loop.status.role == "leader"
-            await asyncio.sleep(CALM_TICKS * tick if is_calm else tick)
+        else:
+            self._plan_turn()

@@ -58,6 +58,10 @@ LOST_SECONDS = 5.0
 them who votes. The voters that it knows may have been replaced while it was down, or it lost its
 folder and knows only its configuration."""
 
+CALM_TICKS = 4
+"""Ticks between the turns of a leader that is alone, and the most between those of a follower of a
+leader that it hears. Nothing is to be done in them."""
+
 AskGroup = Callable[[str, Identity, Certificates | None], Awaitable[Group]]
 
 
@@ -95,9 +99,11 @@ class MemberLoop:
         make_core: Callable[..., RaftCore] = RaftCore,
         make_links: Callable[..., PeerLinks] = PeerLinks,
         ask_group: AskGroup | None = None,
+        on_turn_ended: Callable[[], None] = lambda: None,
     ) -> None:
         """make_core, make_links: create the Raft core and the links; the simulation passes its
-        own. ask_group: asks a node who votes (joining.py); None: no node can be asked."""
+        own. ask_group: asks a node who votes (joining.py); None: no node can be asked.
+        on_turn_ended: called after each turn; `next_turn_at` may have changed."""
         self.failure = ""
         self.not_leading = asyncio.Event()
         self.proposals = Proposals()
@@ -105,6 +111,7 @@ class MemberLoop:
         group = group_file.group
         self.status = MetadataStatus.absent(config.node_id, group.voters)
         self._config = config
+        self._is_to_be_alone = config.is_alone
         self._journal = journal
         self._group_file = group_file
         self._listener = listener
@@ -143,6 +150,8 @@ class MemberLoop:
         self._has_waited = False
         self._closed = False
         self._beat_at = self._taken_in_at = 0.0
+        self._turned_at = 0.0
+        self._on_turn_ended = on_turn_ended
         self._throttle = LogThrottle()
         self._was_learner = False
         self._journal_loss = journal.lost
@@ -194,11 +203,27 @@ class MemberLoop:
         self._turn_due = False
         if self.failure or self._closed:
             return
+        self._turned_at = asyncio.get_running_loop().time()
         if self._syncing is not None:
             self._has_waited = True
             self._guarded(self._wait_for_the_disk)
         else:
             self._guarded(self._take_in)
+        self._on_turn_ended()
+
+    @property
+    def next_turn_at(self) -> float:
+        """When a turn is due, in the loop's time, though nothing has arrived. A leader owes
+        heartbeats. A follower that is linked to its leader has nothing to do but to hear them, and
+        to miss them in time. Whoever waits for something looks each tick."""
+        raft = self._config.raft
+        pause = raft.tick
+        is_waiting = self._syncing is not None or bool(self.proposals)
+        if not is_waiting and self.status.leader == self._config.node_id:
+            pause = CALM_TICKS * raft.tick if self.is_alone else raft.heartbeat
+        elif not is_waiting and self.status.leader != NO_NODE:
+            pause = min(CALM_TICKS * raft.tick, max(self._core.election_in(), raft.tick))
+        return self._turned_at + pause
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
@@ -377,7 +402,7 @@ class MemberLoop:
     @property
     def is_alone(self) -> bool:
         """Whether this node is the whole group. It needs no port then."""
-        return self._config.is_alone and self._core.voters.ids == (self._config.node_id,)
+        return self._is_to_be_alone and self._core.voters.ids == (self._config.node_id,)
 
     def _submit_proposals(self, now: float) -> None:
         if self._core.leader_id() == NO_NODE:

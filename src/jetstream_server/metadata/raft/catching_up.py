@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.raft.library import RaftTimings
+from jetstream_server.metadata.raft.timings import RaftTimings
 
 ROUNDS = 2
 

@@ -31,7 +31,6 @@ from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.library import (
     Outbox,
     Peer,
-    RaftTimings,
     check_version,
     configuration,
 )
@@ -40,6 +39,7 @@ from jetstream_server.metadata.raft.pre_vote import PreVote
 from jetstream_server.metadata.raft.raft_log import RaftLog
 from jetstream_server.metadata.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from jetstream_server.metadata.raft.status import Role
+from jetstream_server.metadata.raft.timings import RaftTimings
 from jetstream_server.metadata.raft.voters import VoterLog, Voters
 from jetstream_server.metadata.raft.voting import Voting
 
@@ -251,6 +251,10 @@ class RaftCore(ChangingSyncObj):
         voters = self.core_voters.named_at(last.index)
         named = b"" if voters is None else voters.encode()
         return Snapshot(last.index, last.term, data, base, named)
+
+    def election_in(self) -> float:
+        """Seconds until a follower that hears nothing more would want an election."""
+        return self._election_deadline - float(pysyncobj.syncobj.monotonicTime())
 
     def role(self) -> Role:
         return _ROLES[self._state]

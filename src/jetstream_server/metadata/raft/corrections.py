@@ -24,11 +24,12 @@ import pysyncobj.syncobj
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.journal import Journal
-from jetstream_server.metadata.raft.library import OpenSyncObj, Outbox, RaftTimings
+from jetstream_server.metadata.raft.library import OpenSyncObj, Outbox
 from jetstream_server.metadata.raft.messages import REGULAR, Message, is_command
 from jetstream_server.metadata.raft.raft_log import RaftLog
 from jetstream_server.metadata.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
+from jetstream_server.metadata.raft.timings import RaftTimings
 from jetstream_server.metadata.raft.voters import VoterLog, Voters
 from jetstream_server.metadata.raft.voting import VoterReport, Voting
 

@@ -49,7 +49,7 @@ from jetstream_server.metadata.raft.snapshot_file import (
     write_snapshot,
 )
 from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
-from jetstream_server.metadata.raft.synced_file import SyncedFile
+from jetstream_server.metadata.raft.synced_length_file import SyncedFile
 from jetstream_server.metadata.raft.voters import Voters
 
 

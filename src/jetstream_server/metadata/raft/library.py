@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pysyncobj
@@ -21,6 +20,7 @@ from pysyncobj.transport import Transport
 
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.messages import Message
+from jetstream_server.metadata.raft.timings import RaftTimings
 
 PYSYNCOBJ_VERSION = "0.3.17"
 
@@ -30,22 +30,6 @@ would pickle an entry of this length to split it."""
 
 
 _FOLLOWER = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RaftTimings:
-    """In seconds. A follower that hears nothing calls an election after a random time between
-    `election_min` and `election_max`, or sooner if its connection to the leader has broken
-    (`gone_min` to `gone_max`), as after a kill. A leader that hears no majority for
-    `leader_fallback` steps down. Measured failover: docs/replication.md, "Metadata group"."""
-
-    heartbeat: float = 0.1
-    election_min: float = 0.5
-    election_max: float = 1.0
-    gone_min: float = 0.1
-    gone_max: float = 0.4
-    leader_fallback: float = 0.8
-    tick: float = 0.05
 
 
 class Peer(Node):  # type: ignore[misc]  # pysyncobj has no types

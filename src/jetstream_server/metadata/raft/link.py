@@ -48,6 +48,7 @@ class Link:
         self.capabilities = capabilities
         self.silence = 0
         self._heard = 0
+        self._has_sent = False
         self._stream = stream
         self._sealer, self._opener = codecs
 
@@ -57,7 +58,14 @@ class Link:
         if self._stream.is_closed:
             return False
         self._stream.write(self._sealer.seal(payload))
+        self._has_sent = True
         return True
+
+    def keep_alive(self) -> None:
+        """Send a keep-alive, unless something was sent since the last call: any bytes count."""
+        if not self._has_sent:
+            self.send(b"")
+        self._has_sent = False
 
     async def receive(self) -> bytes:
         """The next frame that is not a keep-alive."""

@@ -16,7 +16,7 @@ Nothing here does I/O. Times are in seconds, of the caller's monotonic clock.
 from __future__ import annotations
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.raft.library import RaftTimings
+from jetstream_server.metadata.raft.timings import RaftTimings
 
 
 class PreVote:

@@ -16,6 +16,7 @@ same node is accepted once the old connection is closed or silent.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -484,7 +485,7 @@ class PeerLinks:
                     self._note(link.peer, f"has been silent for {silent_s} s")
                     link.close()
                 else:
-                    link.send(b"")
+                    link.keep_alive()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -514,7 +515,12 @@ def _problem(error: Exception) -> str:
         return error.message
     if isinstance(error, TlsError):
         return f"cannot be reached over TLS: {error.reason}"
-    return f"cannot be reached: {str(error) or type(error).__name__}"
+    text = str(error) or type(error).__name__
+    if type(error) is OSError or isinstance(
+        error, ConnectionError
+    ):  # Others have numbers of theirs.
+        text = os.strerror(error.errno).lower() if error.errno else text
+    return f"cannot be reached: {text}"
 
 
 def _superseded_by(peer: NodeId) -> str:

@@ -32,6 +32,7 @@ from jetstream_server.metadata.state.changes import (
 )
 from jetstream_server.metadata.state.commands import (
     CURSOR_EVENTS_LEVEL,
+    DISK_LEVEL,
     REPLICA_EVENTS_LEVEL,
     NoteCursors,
     TrimActivity,
@@ -142,11 +143,11 @@ def _events(change: Change, level: FeatureLevel) -> Iterator[dict[str, Any]]:
         case StreamDeleted(stream):
             yield {"type": "stream_deleted", **_name(stream)}
         case NodeChanged(None, NodeMetadata() as node):
-            yield {"type": "node_added", "node": node.node_id, **_node(node)}
+            yield {"type": "node_added", "node": node.node_id, **_node(node, level)}
         case NodeChanged(NodeMetadata() as node, None):
             yield {"type": "node_removed", "node": node.node_id}
         case NodeChanged(NodeMetadata() as before, NodeMetadata() as after):
-            found = _differences(_node(before), _node(after))
+            found = _differences(_node(before, level), _node(after, level))
             if found:
                 yield {"type": "node_changed", "node": after.node_id, "changes": found}
         case SettingsChanged(before, after):
@@ -197,10 +198,12 @@ def _stream_differences(
     }
 
 
-def _node(node: NodeMetadata) -> dict[str, Any]:
-    """All fields but the token of its run."""
+def _node(node: NodeMetadata, level: FeatureLevel) -> dict[str, Any]:
+    """All fields that the level has, but the token of its run."""
     values = node.to_dict()
     del values["session"]
+    if level >= DISK_LEVEL:
+        values["disk_full"] = node.disk_full
     return values
 
 

@@ -58,6 +58,8 @@ MADE_AT_LEVEL = FeatureLevel(6)
 """From this level on a command may say when it was sent (last_changes.py)."""
 SCHEMA_LEVEL = FeatureLevel(6)
 """From this level on a stream may have a schema (SetSchema)."""
+DISK_LEVEL = FeatureLevel(6)
+"""From this level on nodes tell whether their disk is full (NoteDisk)."""
 
 # Which streams exist (stream_decisions.py).
 
@@ -243,7 +245,7 @@ class ReassignStream(Command):
     replica until the stream has moved.
 
     Errors: invalid_request for a node that is not part of the cluster or is named as both, or fewer
-    replicas than the stream's min_insync_replicas.
+    replicas than the stream's min_insync_replicas; storage_full for a new node whose disk is full.
     """
 
     op: ClassVar[str] = "reassign_stream"
@@ -411,6 +413,18 @@ class DrainNode(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoteDisk(Command):
+    """Note that this run of a node has found its disk full (below its reserve), or with room again.
+    The mark outlives the run: the next one looks for itself."""
+
+    op: ClassVar[str] = "note_disk"
+    level: ClassVar[int] = DISK_LEVEL
+    node_id: NodeId
+    node_incarnation: int
+    full: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveNode(Command):
     """Forget a node. Errors: precondition_failed unless it is fenced and holds no replicas, nor
     copies as an observer."""
@@ -450,9 +464,14 @@ class SetCluster(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier(Command):
-    """Change nothing. Once it is applied, everything committed before it is applied too."""
+    """Change nothing. Once it is applied, everything committed before it is applied too.
+
+    about: what a caller changes next outside the registry: it is refused like a command that is
+    about that and was made too early (last_changes.py).
+    """
 
     op: ClassVar[str] = "barrier"
+    about: str = field(default="", metadata=since(MADE_AT_LEVEL))
 
 
 # Which principal may do what (security_decisions.py).

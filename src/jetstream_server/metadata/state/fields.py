@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.types import NodeId, StreamId
+from jetstream_protocol.types import NODE_ID_MAX, NodeId, StreamId
 
 INTEGER_MAX = (1 << 63) - 1
-NODE_ID_MAX = (1 << 31) - 1
 TEXT_LENGTH_MAX = 4096
 LIST_LENGTH_MAX = 100_000
 
@@ -63,8 +62,8 @@ class Fields:
             raise self._field_error(name, "a node id", value)
         return NodeId(value)
 
-    def stream_id(self, name: str = "stream_id") -> StreamId:
-        return StreamId(self.integer(name))
+    def stream_id(self) -> StreamId:
+        return StreamId(self.integer("stream_id"))
 
     def nodes(self, name: str) -> tuple[NodeId, ...]:
         """Node ids, each at most once."""
@@ -80,8 +79,8 @@ class Fields:
                 raise self._field_error(name, "a list of integers from 0 on", values)
         return tuple(values)
 
-    def texts(self, name: str, default: list[str] | None = None) -> tuple[str, ...]:
-        values = self._list(name, default)
+    def texts(self, name: str) -> tuple[str, ...]:
+        values = self._list(name, None)
         for value in values:
             if type(value) is not str or len(value) > TEXT_LENGTH_MAX:
                 raise self._field_error(name, "a list of texts", values)

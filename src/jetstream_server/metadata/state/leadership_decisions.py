@@ -76,8 +76,9 @@ def transfer_leader(tables: Tables, command: TransferLeader) -> Decision:
         return Decision(epochs(stream))
     if leader not in stream.replicas:
         held_by = ", ".join(map(str, stream.replicas))
+        only = f"nodes {held_by} hold" if len(stream.replicas) > 1 else f"node {held_by} holds"
         raise PreconditionFailedError(
-            f"node {leader} cannot lead {stream.full_name}: only nodes {held_by} hold it"
+            f"node {leader} cannot lead {stream.full_name}: only {only} it"
         )
     if leader not in stream.isr or not tables.may_be_given_leaderships(leader):
         reason = "is not in sync" if leader not in stream.isr else "is draining"

@@ -1,4 +1,4 @@
-"""Decides commands about nodes and the cluster: register, fence, drain, claim, settings.
+"""Decides commands about nodes and the cluster: register, fence, drain, disks, claim, settings.
 
 The class of each command (commands.py) says what it means. A decision changes nothing: it returns a
 Decision, or raises the JetstreamError that the proposer gets. One entry ends a node's session and
@@ -40,6 +40,7 @@ from jetstream_server.metadata.state.commands import (
     ClaimController,
     DrainNode,
     FenceNode,
+    NoteDisk,
     RegisterNode,
     RemoveNode,
     SetCluster,
@@ -88,6 +89,7 @@ def register_node(tables: Tables, command: RegisterNode) -> Decision:
         session=command.session,
         feature_level_max=level,
         relieved=known is not None and known.relieved,
+        disk_full=known is not None and known.disk_full,
     )
     streams = _session_ended(tables, node, trusted=command.trusted, distrusted=command.distrusted)
     return Decision({"incarnation": node.incarnation}, (NodeChanged(known, node), *streams))
@@ -126,6 +128,13 @@ def drain_node(tables: Tables, command: DrainNode) -> Decision:
     if marked == node:
         return Decision()
     return Decision({}, (NodeChanged(node, marked),))
+
+
+def note_disk(tables: Tables, command: NoteDisk) -> Decision:
+    node = _node(tables, command)
+    if node.disk_full == command.full:
+        return Decision()
+    return Decision({}, (NodeChanged(node, replace(node, disk_full=command.full)),))
 
 
 def remove_node(tables: Tables, command: RemoveNode) -> Decision:
@@ -235,7 +244,7 @@ def _session_ended(
 
 
 def _node(
-    tables: Tables, command: FenceNode | UnfenceNode | DrainNode | RemoveNode
+    tables: Tables, command: FenceNode | UnfenceNode | DrainNode | NoteDisk | RemoveNode
 ) -> NodeMetadata:
     """The node in the given incarnation. Raises NotFoundError, FencedEpochError."""
     node = tables.nodes.get(command.node_id)

@@ -39,6 +39,7 @@ class NodeMetadata:
     fenced: its session has lapsed: it is in no ISR and leads nothing.
     draining: this run is about to stop: it leads nothing, and joins no ISR any more.
     relieved: an operator's mark, which outlives runs: it leads nothing, and follows.
+    disk_full: its disk is below its reserve: it takes nothing from publishers, and follows.
     """
 
     node_id: NodeId
@@ -50,15 +51,23 @@ class NodeMetadata:
     session: str = ""
     feature_level_max: FeatureLevel = FIRST_LEVEL
     relieved: bool = False
+    disk_full: bool = False
 
     @property
     def yields_leadership(self) -> bool:
         """Whether others have to lead in its place, as long as there are any."""
         return self.draining or self.relieved
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it is alive and can store more."""
+        return not (self.fenced or self.disk_full)
+
     def to_dict(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in _NODE_FIELDS}
         values["addresses"] = self.addresses.to_dict()
+        if not self.disk_full:
+            del values["disk_full"]  # Software from before DISK_LEVEL does not know it.
         return values
 
     @classmethod

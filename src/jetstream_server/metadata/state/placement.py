@@ -25,7 +25,8 @@ class Election:
     """Chooses leaders one after another, and counts those already chosen.
 
     The eligible node with the fewest leaderships wins; among equals, the node whose rack leads
-    least, then the lowest id. A node that yields leaderships leads only if no other can.
+    least, then the lowest id. A node that yields leaderships leads only if no other can, and one
+    whose disk is full only if there is none with room.
     """
 
     __slots__ = ("_leaderships", "_nodes", "_rack_leaderships")
@@ -42,10 +43,9 @@ class Election:
     def choose(self, candidates: Iterable[NodeId]) -> NodeId:
         """The best alive candidate, or NO_NODE. The choice is counted from now on."""
         alive = [node_id for node_id in candidates if self._is_alive(node_id)]
-        staying = [node_id for node_id in alive if not self._nodes[node_id].yields_leadership]
         if not alive:
             return NO_NODE
-        chosen = min(staying or alive, key=self._burden)
+        chosen = min(alive, key=self._burden)
         self.add(chosen)
         return chosen
 
@@ -68,9 +68,15 @@ class Election:
         if node is not None:
             self._rack_leaderships[node.rack] = self._rack_leaderships.get(node.rack, 0) + by
 
-    def _burden(self, node_id: NodeId) -> tuple[int, int, int]:
-        rack = self._nodes[node_id].rack
-        return self._leaderships.get(node_id, 0), self._rack_leaderships.get(rack, 0), node_id
+    def _burden(self, node_id: NodeId) -> tuple[bool, bool, int, int, int]:
+        node = self._nodes[node_id]
+        return (
+            node.disk_full,
+            node.yields_leadership,
+            self._leaderships.get(node_id, 0),
+            self._rack_leaderships.get(node.rack, 0),
+            node_id,
+        )
 
 
 class Placement(NamedTuple):
@@ -89,10 +95,10 @@ def place(
     """Choose `count` of the nodes: as many racks as possible, then the least loaded.
 
     Returns ascending ids. A dead node is chosen only if there are too few live ones: the stream
-    would lack a replica, or could not be created at all. Of the live ones, one that yields
-    leaderships is chosen only if there are too few others. load: how many copies each node holds
-    already. holding: nodes that hold the stream, so that others are chosen, in other racks if
-    possible.
+    would lack a replica, or could not be created at all. Of the live ones, one whose disk is full,
+    or that yields leaderships, is chosen only if there are too few others. load: how many copies
+    each node holds already. holding: nodes that hold the stream, so that others are chosen, in
+    other racks if possible.
     """
     remaining = [node for node in nodes if node.node_id not in holding]
     assert count <= len(remaining), "the caller has counted"
@@ -106,6 +112,7 @@ def place(
             remaining,
             key=lambda node: (
                 node.fenced,
+                node.disk_full,
                 node.yields_leadership,
                 rack_used.get(node.rack, 0),
                 load.get(node.node_id, 0),
@@ -204,7 +211,7 @@ def balancing_moves(
     load = {
         node.node_id: tables.leaderships.get(node.node_id, 0)
         for node in sorted(tables.nodes.values(), key=lambda node: node.node_id)
-        if not (node.fenced or node.yields_leadership or node.node_id in pausing)
+        if node.has_room and not (node.yields_leadership or node.node_id in pausing)
     }
     moves: list[tuple[StreamId, NodeId]] = []
     if not load or max(load.values()) - min(load.values()) <= 1:

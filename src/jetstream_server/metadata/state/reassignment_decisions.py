@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
+from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError, StorageFullError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.commands import FinishReassignment, ReassignStream
 from jetstream_server.metadata.state.decision import (
@@ -43,6 +43,7 @@ def reassign_stream(tables: Tables, command: ReassignStream) -> Decision:
     else:
         observers = tuple(sorted(command.observers))
         check_observers(tables, target, observers)
+    _check_room(tables, stream, (*target, *observers))
     is_target = target == (stream.target_replicas or stream.replicas)
     if is_target and observers == stream.observers:
         return Decision(epochs(stream))
@@ -89,6 +90,17 @@ def _check_target(tables: Tables, stream: StreamMetadata, target: tuple[NodeId, 
         raise InvalidRequestError(
             f"{stream.full_name} needs {stream.config.min_insync_replicas} replicas in sync "
             f"(min_insync_replicas), and {len(target)} were named: name more, or lower that first"
+        )
+
+
+def _check_room(tables: Tables, stream: StreamMetadata, nodes: tuple[NodeId, ...]) -> None:
+    """Raise StorageFullError if the stream would come to a node whose disk is full."""
+    held = (*stream.replicas, *stream.observers)
+    full = [each for each in nodes if each not in held and tables.nodes[each].disk_full]
+    if full:
+        raise StorageFullError(
+            f"{stream.full_name} cannot be moved to nodes {full}: their disks are below their "
+            "reserve; free some space there, or name other nodes"
         )
 
 

@@ -38,6 +38,7 @@ def moves_off(nodes: NodesById, streams: StreamsById, leaving: NodeId) -> Moves:
             raise PreconditionFailedError(
                 f"{stream.full_name} has no other node to go to: start another node, or lower its "
                 "number of replicas or observers first (jetstream stream reassign)"
+                f"{_full_nodes(nodes)}"
             )
         moves[stream.id] = spread.move(stream, leaving, spread.emptiest(targets))
     return moves
@@ -82,10 +83,14 @@ class _Spread:
                 self.load[node_id] = self.load.get(node_id, 0) + 1
 
     def targets(self, held: tuple[NodeId, ...], leaving: NodeId) -> list[NodeId]:
-        """The live nodes that the replica on `leaving` may go to: in a rack that holds none if
-        possible. held: the nodes that hold the stream."""
+        """The live nodes with room that the replica on `leaving` may go to: in a rack that holds
+        none if possible. held: the nodes that hold the stream."""
         racks = [self.nodes[each].rack for each in held if each != leaving and each in self.nodes]
-        others = [node for node in self.nodes.values() if _takes_replicas(node, held)]
+        others = [
+            node
+            for node in self.nodes.values()
+            if node.node_id not in held and not node.yields_leadership and node.has_room
+        ]
         fewest = min((racks.count(node.rack) for node in others), default=0)
         return [node.node_id for node in others if racks.count(node.rack) == fewest]
 
@@ -118,7 +123,11 @@ class _Movable:
 
     def __init__(self, spread: _Spread, streams: StreamsById) -> None:
         self._spread = spread
-        self._live = [each.node_id for each in spread.nodes.values() if _takes_replicas(each, ())]
+        self._live = [
+            each.node_id
+            for each in spread.nodes.values()
+            if not (each.fenced or each.yields_leadership)
+        ]
         # The streams of a group, ascending ids.
         self._groups: dict[NodeId, dict[_Targets, dict[StreamId, None]]] = {
             node_id: {} for node_id in self._live
@@ -178,5 +187,7 @@ def _holders_after_move(
     return tuple(sorted(target if node_id == source else node_id for node_id in nodes))
 
 
-def _takes_replicas(node: NodeMetadata, holding: tuple[NodeId, ...]) -> bool:
-    return not node.fenced and not node.yields_leadership and node.node_id not in holding
+def _full_nodes(nodes: NodesById) -> str:
+    """What an error says of them; "": there are none."""
+    full = sorted(node.node_id for node in nodes.values() if node.disk_full)
+    return f"; nodes {full} have a full disk" if full else ""

@@ -184,7 +184,7 @@ class Registry(Tables):
         """The current state, to be encoded later or by another thread."""
         security = {} if self.security == SecurityState() else {"security": self.security.to_dict()}
         activity = {} if self.activity == Outbox() else {"activity": self.activity.to_dict()}
-        last_changes = self._last_changes.to_list()
+        last_changes = self._last_changes.to_dict()
         lakes = [[stream_id, made_us] for stream_id, made_us in self.deleted.items() if made_us]
         return StateImage(
             head={
@@ -267,7 +267,7 @@ def _registry_from(snapshot: bytes) -> Registry:
             standing = tuple((node_id, at_us) for node_id, at_us in reports)
             changes.append(LeaderReported(StreamId(stream_id), standing))
         registry._results = image.head["results"]
-        registry._last_changes = LastChanges(image.head.get("last_changes", ()))
+        registry._last_changes = LastChanges(image.head.get("last_changes"))
         registry.commit(changes)
         registry.check_understood()
         registry.capture()  # What cannot be ordered could not be written again.

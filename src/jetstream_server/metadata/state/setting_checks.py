@@ -34,6 +34,13 @@ def _value(fields: Fields, setting: Setting) -> Any:
         return fields.flag(setting.field)
     if setting.kind is Kind.CHOICE:
         return fields.choice(setting.field, setting.choices)
+    if setting.kind is Kind.TEXT:
+        text = fields.text(setting.field)
+        try:
+            setting.check_text(text)
+        except ValueError as error:
+            raise InvalidRequestError(str(error)) from error
+        return text
     return check_range(setting, fields.integer(setting.field, minimum=setting.minimum))
 
 

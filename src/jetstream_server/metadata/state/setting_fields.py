@@ -42,3 +42,5 @@ class SettingFields:
     lake_lag_us: int = 0
     lake_object_bytes: int = 0
     on_mismatch: OnMismatchPolicy = "keep"
+    description: str = ""
+    labels: str = ""

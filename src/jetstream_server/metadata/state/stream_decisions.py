@@ -7,7 +7,7 @@ Decision, or raises the JetstreamError that the proposer gets.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from jetstream_protocol.ack_cluster import mark_of
 from jetstream_protocol.errors import (
@@ -17,15 +17,9 @@ from jetstream_protocol.errors import (
     StreamExistsError,
     UnavailableError,
 )
-from jetstream_protocol.subjects import (
-    INGEST_SUBJECTS,
-    INTERNAL_PREFIX,
-    RESERVED,
-    check_name,
-    check_partition,
-    check_pattern,
-    overlaps,
-)
+from jetstream_protocol.schema import parse, why_incompatible
+from jetstream_protocol.stream_names import INTERNAL_PREFIX, check_name, check_partition
+from jetstream_protocol.subjects import INGEST_SUBJECTS, RESERVED, check_pattern, overlaps
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId, StreamId
 from jetstream_server.metadata.state.changes import StreamCreated, StreamDeleted
 from jetstream_server.metadata.state.cluster import ClusterSettings
@@ -36,6 +30,7 @@ from jetstream_server.metadata.state.commands import (
     CreateStream,
     DeleteStream,
     PurgeStream,
+    SetSchema,
     SetStreamAccess,
 )
 from jetstream_server.metadata.state.decision import (
@@ -328,3 +323,38 @@ def _initial_isr(
             f"{config.min_insync_replicas} are needed; try again"
         )
     return isr
+
+
+VERSIONS_MAX: Final = 10
+"""So many versions of a schema are kept: they are in every snapshot of the metadata."""
+
+
+def set_schema(tables: Tables, command: SetSchema) -> Decision:
+    """Its versions are kept, and each must go on from the last.
+
+    **safety** All nodes decide alike, whatever their version: what `parse` takes and what
+    `why_incompatible` finds may change only at another feature level.
+    """
+    stream = stream_of(tables, command.stream_id)
+    if stream.is_internal:
+        raise InvalidRequestError(f"{stream.full_name} is the server's own stream")
+    text = str(parse(command.schema)) if command.schema else ""
+    if text == stream.schema:
+        return Decision({"schema_version": stream.schema_version})
+    if command.schema_version != stream.schema_version:
+        raise PreconditionFailedError(
+            f"the schema of {stream.full_name} is at version {stream.schema_version}, not "
+            f"{command.schema_version}: somebody has changed it"
+        )
+    if stream.schema and text:
+        why = why_incompatible(parse(stream.schema), parse(text))
+        if why:
+            raise InvalidRequestError(f"the schema of {stream.full_name} cannot change so: {why}")
+    version = stream.schema_version + 1
+    after = replace(
+        stream,
+        schemas=(*stream.schemas, text)[-VERSIONS_MAX:],
+        schema_version=version,
+        stream_epoch=stream.stream_epoch + 1,
+    )
+    return Decision({"schema_version": version}, decision_for(tables, stream, after).changes)

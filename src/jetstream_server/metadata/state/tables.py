@@ -14,12 +14,8 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
 )
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.subjects import (
-    NAME_LENGTH_MAX,
-    PARTITIONS_MAX,
-    SUBJECT_BYTES_MAX,
-    no_stream,
-)
+from jetstream_protocol.stream_names import NAME_LENGTH_MAX, PARTITIONS_MAX, no_stream
+from jetstream_protocol.subjects import SUBJECT_BYTES_MAX
 from jetstream_protocol.types import NO_NODE, BootUs, NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.changes import (
     ActivityChanged,
@@ -39,8 +35,8 @@ from jetstream_server.metadata.state.changes import (
 from jetstream_server.metadata.state.cluster import ClusterSettings, ControllerClaim
 from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.outbox import Outbox
+from jetstream_server.metadata.state.stream_patterns import StreamPatterns
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.metadata.state.subject_index import SubjectIndex
 from jetstream_server.security.state import SecurityState
 
 _NAME_AND_SUBJECT_MAX = NAME_LENGTH_MAX + 1 + SUBJECT_BYTES_MAX
@@ -99,7 +95,7 @@ class Tables:
         self._by_group: dict[str, dict[StreamId, None]] = {}
         self._by_name: dict[str, dict[str, StreamId]] = {}
         self._by_node: dict[NodeId, dict[StreamId, None]] = {}
-        self._subjects = SubjectIndex()
+        self._subjects = StreamPatterns()
 
     def find(self, name: str, subject: str) -> StreamMetadata | None:
         """The stream with that name and subject."""

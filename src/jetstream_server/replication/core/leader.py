@@ -36,7 +36,6 @@ from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.replication.core.isr_change import InSyncReplicas, Outcome
 from jetstream_server.replication.core.messages import (
     INCOMPLETE,
     NO_RECORD,
@@ -46,6 +45,7 @@ from jetstream_server.replication.core.messages import (
     LogView,
     OutOfRange,
 )
+from jetstream_server.replication.core.pending_isr import InSyncReplicas, Outcome
 from jetstream_server.replication.core.progress import (
     ANY_EPOCH,
     NO_POSITION,

@@ -24,7 +24,8 @@ from jetstream_server.metadata.state.commands import AdoptLake
 from jetstream_server.replication.drivers.uploading import Copier, Proposer
 from jetstream_server.replication.replica import Replica
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 3600.0
+"""A year of a busy stream is a million objects, and to list these takes minutes."""
 
 logger = structlog.get_logger("jetstream.replication")
 

@@ -23,7 +23,7 @@ import structlog
 from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
 from jetstream_protocol.types import MonotonicUs, WallUs
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
 from jetstream_server.log.compaction.rewrite_pass import (
     Done,
@@ -89,8 +89,8 @@ def removable_below(replica: Replica, wall_us: WallUs) -> int:
     """The offset below which a pass may remove tombstones: they have had their grace time, and no
     follower is about to copy them. Raises StorageError.
 
-    If there are none that a pass has left, none are removed: who must know whether tombstones are
-    gone would take them for removed."""
+    Where no tombstone is left the offset stays as it is: below a later one, a follower would be
+    told that tombstones are gone, though none was removed."""
     state = replica.log.compaction.state
     if not state.tombstones:
         return state.swept_below
@@ -164,9 +164,7 @@ class Compaction(RoleListener):
         self._running = run_in_background(self._run(), "compaction")
 
     async def close(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await end_tasks(self._running)
         await self._reap()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 

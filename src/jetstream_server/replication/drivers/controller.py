@@ -35,7 +35,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, StreamId
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.changes import Change, LeaderDeposed, NodeChanged
@@ -120,8 +120,7 @@ class Controller:
     async def close(self) -> None:
         if self._working is not None:
             self._stop_watching()
-            self._working.cancel()
-            await asyncio.gather(self._working, return_exceptions=True)
+            await end_tasks(self._working)
 
     def _changed(self, change: Change) -> None:
         match change:

@@ -29,7 +29,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.encryption import CannotDecryptError
@@ -159,9 +159,7 @@ class Fetcher:
 
     async def close(self) -> None:
         self._retry_timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
 
     # The connection.
 
@@ -200,9 +198,7 @@ class Fetcher:
             self._connection = None
             for replica in self._following.values():
                 replica.closeness.lost()
-            if self._sending is not None:
-                self._sending.cancel()
-                await asyncio.gather(self._sending, return_exceptions=True)
+            await end_tasks(self._sending)
             connection.close()
 
     def _send_soon(self) -> None:

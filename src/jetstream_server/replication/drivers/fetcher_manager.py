@@ -9,7 +9,7 @@ import structlog
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import BootUs, NodeId
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import ConfirmFlush, ReportLeader
@@ -127,6 +127,4 @@ class FetcherManager(RoleListener):
 
     async def close(self) -> None:
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)

@@ -39,7 +39,7 @@ from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
-from jetstream_server.replication.core.fitness import Fitness
+from jetstream_server.replication.core.fitness_to_lead import Fitness
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.replica import Replica

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from jetstream_protocol.errors import DivergedError, JetstreamError, StorageError
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.damage import LogDamage, view
 from jetstream_server.log.disk import Disk
@@ -40,6 +40,8 @@ EXAMINED_SECONDS: Final = 2.0
 PACE: Final = 10
 """Share of a thread that false reports may use: any reader can send them."""
 RETRY_SECONDS: Final = 1.0
+REASONS_MAX: Final = 100
+"""Different ones that are logged of a replica until it is whole."""
 
 _Result = TypeVar("_Result")
 
@@ -58,7 +60,8 @@ class Healing(RoleListener, Healer):
         self._damaged: dict[Replica, None] = {}
         self._wake = asyncio.Event()
         self._inspected: set[Replica] = set()  # their marks were made in this run
-        self._reasons: dict[Replica, str] = {}
+        self._reasons: dict[Replica, set[str]] = {}  # that were logged
+        self._failed_at: dict[Replica, int] = {}  # the segment that was tried last, in vain
         self._thread = thread
         self._tasks: list[asyncio.Task[None]] = []
         self.ranges_found = 0
@@ -73,9 +76,7 @@ class Healing(RoleListener, Healer):
         ]
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         await self._repair.close()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
@@ -84,8 +85,7 @@ class Healing(RoleListener, Healer):
     def role_changed(self, replica: Replica) -> None:
         if replica.closed:
             self._damaged.pop(replica, None)
-            self._inspected.discard(replica)
-            self._reasons.pop(replica, None)
+            self._forget(replica)
         elif replica.log.damage.is_damaged:
             self._damaged[replica] = None
             self._wake.set()
@@ -197,7 +197,7 @@ class Healing(RoleListener, Healer):
         log = replica.log
         if log.damage.is_last(segment) and not log.offline_reason:
             try:
-                log.roll()
+                log.seal()
             except StorageError as error:
                 self._log_reason(replica, error.message)
             else:
@@ -246,7 +246,10 @@ class Healing(RoleListener, Healer):
         except OSError as error:
             self._log_reason(replica, str(error))
             return
-        for base_offset in sorted({bad.base_offset for bad in damage.ranges}):
+        failed_at = self._failed_at.pop(replica, -1)
+        marked = {bad.base_offset for bad in damage.ranges}
+        # What nobody has must not keep others from their turn, nor a round waiting for each.
+        for base_offset in sorted(marked, key=lambda at: (at <= failed_at, at)):
             if replica.stream.is_alone(replica.node_id):
                 return  # No replica has it. The rest can be read.
             if _is_being_removed(replica, base_offset):
@@ -254,11 +257,13 @@ class Healing(RoleListener, Healer):
             try:
                 repaired = await self._repair.repair(replica, base_offset)
             except DivergedError as error:
+                self._failed_at[replica] = base_offset
                 self._log_reason(replica, error.message)
                 if replica.following is not None:
                     replica.log.health.fail(error.message)
                 return
             except (JetstreamError, OSError) as error:
+                self._failed_at[replica] = base_offset
                 self._log_reason(replica, str(error))
                 self._inspected.discard(replica)  # There may be more damage than is known.
                 return
@@ -284,14 +289,19 @@ class Healing(RoleListener, Healer):
 
     def _healed(self, replica: Replica) -> None:
         self._damaged.pop(replica, None)
-        self._inspected.discard(replica)
-        self._reasons.pop(replica, None)
+        self._forget(replica)
         logger.info("records_repaired", stream=replica.stream.full_name, node=replica.node_id)
         replica.healed()
 
+    def _forget(self, replica: Replica) -> None:
+        self._inspected.discard(replica)
+        self._reasons.pop(replica, None)
+        self._failed_at.pop(replica, None)
+
     def _log_reason(self, replica: Replica, reason: str) -> None:
-        if self._reasons.get(replica) != reason:
-            self._reasons[replica] = reason
+        logged = self._reasons.setdefault(replica, set())
+        if reason not in logged and len(logged) < REASONS_MAX:
+            logged.add(reason)
             logger.warning("records_not_repaired", stream=replica.stream.full_name, reason=reason)
 
     async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:

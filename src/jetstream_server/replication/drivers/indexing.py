@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, RecordsDamagedError, StorageError
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.encryption import CannotDecryptError
 from jetstream_server.log.subject_index import SubjectIndex
@@ -51,9 +51,7 @@ class Indexing(RoleListener):
         self._running: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await end_tasks(self._running)
 
     def track(self, replica: Replica) -> None:
         """Bring the index of a replica up to date from now on."""

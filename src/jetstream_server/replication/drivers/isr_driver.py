@@ -19,12 +19,12 @@ from jetstream_protocol.errors import (
     UnknownEpochError,
 )
 from jetstream_protocol.types import MonotonicUs, NodeId
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.metadata.client.raft_metadata_log import Proposal, RaftMetadataLog
 from jetstream_server.metadata.state.commands import ChangeIsr
-from jetstream_server.replication.core.isr_change import Outcome
 from jetstream_server.replication.core.liveness import Liveness
+from jetstream_server.replication.core.pending_isr import Outcome
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica import Replica
 
@@ -49,7 +49,7 @@ class IsrDriver(RoleListener):
         self._followers: tuple[NodeId, ...] | None = ()  # of these; None: to be looked up
         self._proposals: dict[int, asyncio.Task[None]] = {}
         # Changes with unknown outcome. Repeating a change repeats the same proposal
-        # (core/isr_change.py).
+        # (core/pending_isr.py).
         self._unknown: dict[int, tuple[ChangeIsr, Proposal]] = {}
         self._ticking: asyncio.Task[None] | None = None
 
@@ -84,12 +84,7 @@ class IsrDriver(RoleListener):
             self._unsettled[replica] = None
 
     async def close(self) -> None:
-        tasks = [*self._proposals.values()]
-        if self._ticking is not None:
-            tasks.append(self._ticking)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._proposals.values(), self._ticking)
 
     async def _tick(self) -> None:
         while True:

@@ -21,6 +21,7 @@ from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs, NodeId
+from jetstream_server.background import end_tasks
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.net.frame_connection import FrameConnection, UnreadableSliceError
@@ -156,10 +157,7 @@ class LeaderStream(Copier):
             self._replicas.remove_progress_listener(self)
             if self._notice_timer is not None:
                 self._notice_timer.cancel()
-            tasks = [task for task in (keeping_alive, self._sending) if task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(keeping_alive, self._sending)
             self._copy_turns.leave(self)
 
     def progressed(self, replica: Replica) -> None:

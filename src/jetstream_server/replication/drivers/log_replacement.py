@@ -14,7 +14,7 @@ import structlog
 
 from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.types import NodeId
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import DistrustReplica
@@ -60,12 +60,7 @@ class LogReplacement(RoleListener):
         self._working = run_in_background(self._work(), "mending of replicas")
 
     async def close(self) -> None:
-        tasks = [*self._distrusting.values()]
-        if self._working is not None:
-            tasks.append(self._working)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._distrusting.values(), self._working)
 
     def failed(self, replica: Replica) -> None:
         self._failed.setdefault(replica, Attempts())

@@ -1,9 +1,9 @@
 """Hands this node's leaderships over while it cannot serve publishers and other nodes can: all of
 them, or only those of streams that must be encrypted, while it has no key.
 
-fitness.py decides when. Each follower that does not drain is first asked whether it can lead at
-once (hand_over.py). One that cannot is not asked again in the same round. If none can, this node
-keeps leading and asks again later: it serves readers, and publishers get the reason in errors.
+fitness_to_lead.py decides when. Each follower that does not drain is first asked whether it can
+lead at once (hand_over.py). One that cannot is not asked again in the same round. If none can, this
+node keeps leading and asks again later: it serves readers, and publishers get the reason in errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.state.placement import Election
@@ -63,9 +63,7 @@ class Resignation:
         self._working = run_in_background(self._work(), "resigning")
 
     async def close(self) -> None:
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.gather(self._working, return_exceptions=True)
+        await end_tasks(self._working)
 
     async def _work(self) -> None:
         fitness = self._hand_overs.fitness

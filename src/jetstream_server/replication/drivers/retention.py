@@ -28,7 +28,7 @@ import structlog
 
 from jetstream_protocol.errors import StorageError, StorageFullError
 from jetstream_protocol.types import WallUs
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.retention import Limits, Span, judge
@@ -68,7 +68,7 @@ class _Seen:
 @dataclass(frozen=True, slots=True)
 class _Finding:
     log_start_offset: int
-    roll: bool
+    seal: bool
     due_us: WallUs | None
 
 
@@ -104,9 +104,7 @@ class Retention(RoleListener):
         ]
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     # A RoleListener.
@@ -194,8 +192,8 @@ class Retention(RoleListener):
 
     def _act(self, replica: Replica, seen: _Seen, finding: _Finding) -> None:
         log = replica.log
-        if finding.roll:
-            log.roll()
+        if finding.seal:
+            log.seal()
             replica.flush()
         # The log may have been truncated meanwhile, or belong to another leadership.
         now = _look(replica)
@@ -206,7 +204,7 @@ class Retention(RoleListener):
         elif log.begins_below_start:
             log.begin_advance(log.log_start_offset)
             self._remove_below_start(replica)
-        if finding.roll or log.log_start_offset > finding.log_start_offset:
+        if finding.seal or log.log_start_offset > finding.log_start_offset:
             return  # The state has changed. The next round checks again.
         if log.begins_below_start:
             return  # A segment was sealed so that it can be removed, and awaits its flush.
@@ -217,7 +215,7 @@ class Retention(RoleListener):
             # All of it was purged, so the last segment can be removed once it is sealed. If there
             # is no room for another segment, the others must be removed first.
             with suppress(StorageFullError):
-                replica.log.roll()
+                replica.log.seal()
             replica.flush()
         self.records_removed += log_start_offset - replica.log.log_start_offset
         replica.log.begin_advance(log_start_offset)
@@ -294,10 +292,10 @@ def purged_below(stream: StreamMetadata, log: CommitLog) -> int:
 def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
     """Find what has to be done, and when time makes more due. Runs in the thread. Raises
     _UnreadableError."""
-    roll_due_us = _roll_due_us(log)
-    if roll_due_us is not None and roll_due_us <= wall_us:
+    seal_due_us = _seal_due_us(log)
+    if seal_due_us is not None and seal_due_us <= wall_us:
         return _Finding(log.log_start_offset, True, None)
-    due_us = roll_due_us
+    due_us = seal_due_us
     start = log.log_start_offset
     if max(seen.bound_offset, seen.lake_bound) > start:
         settings, bound_offset = seen.settings, seen.bound_offset
@@ -323,10 +321,10 @@ def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
     return _Finding(start, False, due_us)
 
 
-def _roll_due_us(log: CommitLog) -> WallUs | None:
+def _seal_due_us(log: CommitLog) -> WallUs | None:
     last = log.damage.segment_of(log.log_end_offset)
     try:
-        return log.roll_due_us()
+        return log.seal_due_us()
     except StorageError as error:
         raise _UnreadableError(error.message, last) from error.__cause__
 

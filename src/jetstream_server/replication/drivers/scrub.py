@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Final
 
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.log.damage import view
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.inspection import BadRange, Inspected, inspect
@@ -52,9 +52,7 @@ class Scrub:
         self._running = run_in_background(self._run(), "scrub")
 
     async def close(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await end_tasks(self._running)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     async def _run(self) -> None:

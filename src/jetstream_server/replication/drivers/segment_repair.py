@@ -67,7 +67,7 @@ class SegmentRepair:
         if segment is None or not segment.bad:
             return 0
         if log.damage.is_last(segment):
-            log.roll()  # This was not possible when the damage was found.
+            log.seal()  # This was not possible when the damage was found.
         seen = await self._in_thread(view, segment)
         _check_is_damaged(log, segment)
         problems: list[JetstreamError | OSError] = []

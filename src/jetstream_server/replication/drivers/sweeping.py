@@ -12,24 +12,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from jetstream_protocol.errors import PreconditionFailedError
+from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
 from jetstream_protocol.types import LeaderEpoch, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.lake.stores import StoppableStore, Store, is_alike
+from jetstream_server.lake.access import Lake, Swept, SweptFolder
+from jetstream_server.lake.stores import is_alike
 from jetstream_server.lake.tasks import folder_of, owner_properties
 from jetstream_server.metadata.state.commands import CommitLake
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers.uploading import Proposer
 from jetstream_server.replication.replica import Replica
-
-if TYPE_CHECKING:
-    from jetstream_server.lake.sweep import FolderSweeper, Sweeper
 
 ROUNDS_PER_GRACE = 8
 ROUND_SECONDS_MAX = 3600.0
@@ -54,7 +52,7 @@ class Sweeping:
         self,
         metadata: Proposer,
         registry: Streams,
-        store: Store,
+        lake: Lake,
         led: Callable[[], Collection[Replica]],
         *,
         cluster_id: str,
@@ -63,13 +61,14 @@ class Sweeping:
     ) -> None:
         self._metadata = metadata
         self._registry = registry
-        self._store = StoppableStore(store)
+        self._lake = lake
         self._led = led
         self._cluster_id = cluster_id
         self._grace_us = round(grace_seconds * 1e6)
         self._clock = monotonic_clock
-        self._sweepers: dict[StreamId, Sweeper] = {}
-        self._folders: FolderSweeper | None = None
+        self._swept: dict[StreamId, Swept] = {}
+        """What the last sweep of each stream has found."""
+        self._folders: dict[StreamId, str] = {}
         self._reasons: dict[StreamId, str] = {}
         self._running: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "jetstream-sweeping")
@@ -79,16 +78,16 @@ class Sweeping:
     @property
     def objects_waiting(self) -> int:
         """How many objects that no table needs wait for the end of their grace time."""
-        return sum(len(each.unreached) for each in self._sweepers.values())
+        return sum(each.waiting for each in self._swept.values())
 
     def problem(self, stream_id: StreamId) -> str:
         """What somebody should know of the last sweep of a stream's folder; "": nothing."""
         if reason := self._reasons.get(stream_id):
             return f"what is not needed cannot be deleted: {reason}"
-        sweeper = self._sweepers.get(stream_id)
-        if sweeper is None or not sweeper.unknown:
+        unknown = self._swept.get(stream_id, Swept()).unknown
+        if not unknown:
             return ""
-        return f"the lake has tables that the metadata does not know: {', '.join(sweeper.unknown)}"
+        return f"the lake has tables that the metadata does not know: {', '.join(unknown)}"
 
     def start(self) -> None:
         self._running = run_in_background(self._run(), "sweeps of the lake")
@@ -97,8 +96,9 @@ class Sweeping:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
-        self._store.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._lake.stop)
+        await loop.run_in_executor(None, self._thread.shutdown)
 
     async def _run(self) -> None:
         seconds = self._grace_us / 1e6 / ROUNDS_PER_GRACE
@@ -109,10 +109,13 @@ class Sweeping:
 
     async def round(self) -> None:
         led = {replica.stream.id: replica for replica in self._led()}
-        for stream_id in [each for each in self._sweepers if each not in led]:
+        for stream_id in [each for each in self._folders if each not in led]:
             # What it has found belongs to a leadership that has ended.
-            del self._sweepers[stream_id]
+            folder = self._folders.pop(stream_id)
+            self._swept.pop(stream_id, None)
             self._reasons.pop(stream_id, None)
+            with suppress(JetstreamError):  # Whoever has ended has forgotten it.
+                await self._in_thread(self._lake.forget, folder)
         for replica in led.values():
             if replica.stream.lake.location:
                 await self._tried(replica.stream.id, self._sweep(replica))
@@ -135,32 +138,34 @@ class Sweeping:
         OSError, JetstreamError, ValueError."""
         if not replica.stream.lake.location:
             return []
-        gone = await self._sweep(replica, dry_run=dry_run)
-        sweeper = self._sweepers.get(replica.stream.id)  # None: it leads no more.
-        waits = {} if sweeper is None else sweeper.waits_us(self._clock())
-        return sorted({**waits, **dict.fromkeys(gone, 0)}.items(), key=lambda each: each[1])
+        swept = await self._sweep(replica, dry_run=dry_run)
+        waits = {**dict(swept.waits), **dict.fromkeys(swept.gone, 0)}
+        return sorted(waits.items(), key=lambda each: each[1])
 
-    async def _sweep(self, replica: Replica, *, dry_run: bool = False) -> list[str]:
-        stream_id = replica.stream.id
-        sweeper = self._sweepers.get(stream_id)
-        if sweeper is None:
-            sweeper = await self._in_thread(self._sweeper_of, replica.stream)
-            self._sweepers[stream_id] = sweeper
-        listed = await self._in_thread(sweeper.listed)
+    async def _sweep(self, replica: Replica, *, dry_run: bool = False) -> Swept:
+        stream = replica.stream
+        folder = SweptFolder(
+            folder_of(self._cluster_id, stream.id, stream.created_at_us),
+            owner_properties(self._cluster_id, stream.id),
+            self._grace_us,
+        )
+        self._folders[stream.id] = folder.name
+        listing = await self._in_thread(self._lake.list_folder, folder)
         location = await self._confirmed_location(replica)
-        before = sweeper.unknown
-        sweep = partial(sweeper.sweep, dry_run=dry_run)
-        gone = await self._in_thread(sweep, listed, location, self._clock())
+        swept = await self._in_thread(
+            self._lake.sweep, folder, listing, location, self._clock(), dry_run
+        )
+        if stream.id not in self._folders:
+            return swept  # This leadership has ended.
+        before, self._swept[stream.id] = self._swept.get(stream.id, Swept()), swept
         if dry_run:
-            return gone
-        self.objects_removed += len(gone)
-        if sweeper.unknown and sweeper.unknown != before:
-            logger.warning(
-                "lake_has_unknown_tables", stream=replica.stream.full_name, tables=sweeper.unknown
-            )
-        if gone:
-            logger.info("lake_swept", stream=replica.stream.full_name, objects=len(gone))
-        return gone
+            return swept
+        self.objects_removed += swept.gone_count
+        if swept.unknown and list(swept.unknown) != list(before.unknown):
+            logger.warning("lake_has_unknown_tables", stream=stream.full_name, tables=swept.unknown)
+        if swept.gone_count:
+            logger.info("lake_swept", stream=stream.full_name, objects=swept.gone_count)
+        return swept
 
     async def _confirmed_location(self, replica: Replica) -> str:
         """Where the newest table is. Raises JetstreamError if another node leads, or has."""
@@ -192,27 +197,20 @@ class Sweeping:
         )
 
     async def _sweep_folders(self) -> None:
-        if self._folders is None:
-            self._folders = await self._in_thread(self._folder_sweeper)
-        deleted = {folder_of(self._cluster_id, *each) for each in self._registry.deleted.items()}
-        gone = await self._in_thread(self._folders.sweep, deleted, self._clock())
+        deleted = {
+            folder_of(self._cluster_id, stream_id, made_us)
+            for stream_id, made_us in self._registry.deleted.items()
+            if made_us  # 0: it has never used the lake.
+        }
+        if not deleted:
+            return
+        gone = await self._in_thread(
+            self._lake.sweep_folders, self._cluster_id, self._grace_us, deleted, self._clock()
+        )
         for folder in gone:
             logger.info("lake_folder_removed", folder=folder)
 
-    def _sweeper_of(self, stream: StreamMetadata) -> Sweeper:
-        from jetstream_server.lake.sweep import Sweeper
-        from jetstream_server.lake.table import StreamTable
-
-        properties = owner_properties(self._cluster_id, stream.id)
-        folder = folder_of(self._cluster_id, stream.id, stream.created_at_us)
-        table = StreamTable(self._store, self._store.url, folder, properties)
-        return Sweeper(table, self._store, self._grace_us)
-
-    def _folder_sweeper(self) -> FolderSweeper:
-        from jetstream_server.lake.sweep import FolderSweeper
-
-        return FolderSweeper(self._store, self._cluster_id, self._grace_us)
-
     async def _in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        self._lake.begin()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, function, *arguments)

@@ -29,7 +29,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.types import LeaderEpoch, MonotonicUs
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
 from jetstream_server.lake.stores import StoreOptions, is_alike
 from jetstream_server.lake.tasks import (
@@ -52,8 +52,9 @@ ROUND_SECONDS = 0.5
 OBJECT_BYTES = 256 * 1024 * 1024
 SHARE_MAX = 16
 """Objects are made so many times smaller at most for a link that is too slow for whole ones."""
-IDLE_US = 10_000_000
-"""The process that copies ends after so long without work."""
+IDLE_US = 60_000_000
+"""The process that copies ends after so long without work: to start it takes a second of processor
+time, and to keep it 100 MB."""
 RETRY_US = 5_000_000
 """Pause after a failed copy: a store that is away stays so for longer than a second."""
 
@@ -182,9 +183,7 @@ class Uploading(RoleListener):
         self._running = run_in_background(self._run(), "copies to the lake")
 
     async def close(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await end_tasks(self._running)
         await self._copier.end()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 

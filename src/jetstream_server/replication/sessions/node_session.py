@@ -19,7 +19,7 @@ import structlog
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import BootUs, NodeId, StreamId
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import BootClock, boot_clock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.replication.sessions.driver import SessionDriver
@@ -110,9 +110,7 @@ class NodeSession:
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()
-        if self._reporting is not None:
-            self._reporting.cancel()
-            await asyncio.gather(self._reporting, return_exceptions=True)
+        await end_tasks(self._reporting)
 
     def _granted_on_thread(self) -> None:
         loop = self._loop

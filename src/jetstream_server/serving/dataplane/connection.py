@@ -34,7 +34,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.frame_decoder import Frame
-from jetstream_protocol.frames import Kind
+from jetstream_protocol.frames import KEEP_ALIVE_SECONDS, Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.clocks import MonotonicClock
@@ -50,16 +50,20 @@ from jetstream_server.net.receive_budget import ReceiveBudget
 from jetstream_server.origins import origin_of
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import ANONYMOUS, Identity
-from jetstream_server.serving.certificates import shown_by
+from jetstream_server.serving.caller_certificate import shown_by
 from jetstream_server.serving.dataplane.fetches import Fetches, Found
-from jetstream_server.serving.dataplane.followers import Followers
-from jetstream_server.serving.dataplane.follows import FOLLOWS_MAX, KEEP_ALIVE_SECONDS, Follow
+from jetstream_server.serving.dataplane.follower_nodes import Followers
+from jetstream_server.serving.dataplane.follows import FOLLOWS_MAX, Follow
 from jetstream_server.serving.dataplane.guard import admit, rule_of
 from jetstream_server.serving.dataplane.requests import Fetch, Request
 from jetstream_server.serving.dataplane.sending_turn import SendingTurn
 from jetstream_server.serving.produces import Produces
 
 PENDING_MAX = 64
+STRANGER_FRAMES_MAX = 64
+"""Frames of who has not identified himself. All but a node's proof are refused."""
+STRAY_CREDITS_MAX = 1024
+"""Frames in a row for follows that are not there: those of a follow that ended are on their way."""
 PRODUCED_BYTES_MAX = 32 * 1024 * 1024
 PORT = "data"
 """The port for which requests are counted."""
@@ -124,6 +128,7 @@ class Connection:
         self._looking: asyncio.TimerHandle | None = None  # set while nothing is read
         self._follows: dict[int, Follow] = {}  # by correlation
         self._ticking: asyncio.TimerHandle | None = None  # set while there are any
+        self._stranger_frames = self._stray_credits = 0
 
     async def run(self) -> None:
         """Serve until the client leaves or violates the protocol. Always closes the socket."""
@@ -226,6 +231,10 @@ class Connection:
         """Begin to serve a request. Returns True for the hello of a node: it is kept, and nothing
         more is taken."""
         rule_of(frame.kind)  # A frame without a rule ends the connection.
+        if self._access.is_stranger(self._identity):
+            self._stranger_frames += 1
+            if self._stranger_frames > STRANGER_FRAMES_MAX:
+                raise InvalidRequestError("more frames of a stranger than are answered")
         if frame.kind == Kind.NODE_HELLO:
             if self._open:
                 raise InvalidRequestError(f"unexpected frame of kind {frame.kind}")
@@ -382,6 +391,7 @@ class Connection:
         if frame.correlation in self._follows:
             raise InvalidRequestError(f"follow {frame.correlation} was begun already")
         follow = Follow(frame.correlation, request, self, self._fetches)
+        self._stray_credits = 0
         self._open[follow] = None
         self._follows[frame.correlation] = follow
         if self._ticking is None:
@@ -399,7 +409,11 @@ class Connection:
     def _credit(self, frame: Frame) -> None:
         credit = decode_head(frame, pb.Credit)
         follow = self._follows.get(frame.correlation)  # It may have ended a moment ago.
-        if follow is not None and follow.credited(credit):
+        if follow is None:
+            self._stray_credits += 1
+            if self._stray_credits > STRAY_CREDITS_MAX:
+                raise InvalidRequestError("credit for no follow, again and again")
+        elif follow.credited(credit):
             self._ended(follow)
 
     def _tick(self) -> None:

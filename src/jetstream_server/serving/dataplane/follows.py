@@ -19,7 +19,7 @@ from jetstream_protocol.errors import (
     JetstreamError,
     UnavailableError,
 )
-from jetstream_protocol.frames import Kind
+from jetstream_protocol.frames import KEEP_ALIVE_SECONDS, Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.replication.core.lake_bounds import is_epoch_in_lake, is_served_from_lake
 from jetstream_server.replication.replica import Replica
@@ -35,8 +35,6 @@ FRAME_BYTES_MAX = 256 * 1024
 CREDIT_MAX = 64 * 1024 * 1024
 FOLLOWS_MAX = 32
 """Upper bound for one connection: its other requests need room, too."""
-KEEP_ALIVE_SECONDS = 2.0
-"""An answer is sent at least so often. A reader answers that it is there."""
 SILENT_TICKS = 15
 """KEEP_ALIVE_SECONDS without a word of the reader, after which its follow ends."""
 _ANY_OFFSET = 1 << 63

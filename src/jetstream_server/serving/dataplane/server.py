@@ -13,11 +13,11 @@ import structlog
 
 from jetstream_protocol import frames
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.log_throttle import LogThrottle
-from jetstream_server.net.acceptor import accept_each
+from jetstream_server.net.acceptor import BACKLOG, accept_each
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_connection import FrameConnection
 from jetstream_server.net.frame_socket import FrameSocket, peer_of
@@ -33,7 +33,7 @@ from jetstream_server.serving.dataplane.connection import (
     Connection,
 )
 from jetstream_server.serving.dataplane.fetches import Fetches
-from jetstream_server.serving.dataplane.followers import Followers
+from jetstream_server.serving.dataplane.follower_nodes import Followers
 from jetstream_server.serving.long_poll import LongPoll
 from jetstream_server.serving.produces import Produces
 from jetstream_server.serving.stream_access import StreamAccess
@@ -46,7 +46,6 @@ KEPT_FOR_NODES = 64
 is deposed. One each, and a few whose clients have not identified themselves yet."""
 RECEIVED_BYTES_MAX = 256 * 1024 * 1024
 """Upper bound on the long frames that are being received, over all connections."""
-_BACKLOG = 512
 
 logger = structlog.get_logger("jetstream.dataplane")
 
@@ -119,7 +118,7 @@ class DataPlaneServer:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError when the address cannot be used."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         self._listener.setblocking(False)
         self._accepting = run_in_background(
             accept_each(self._listener, self._take, logger), "data plane"
@@ -252,12 +251,7 @@ class DataPlaneServer:
             connection.end_if_revoked()
 
     async def close(self) -> None:
-        tasks = list(self._running)
-        if self._accepting is not None:
-            tasks.append(self._accepting)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._running, self._accepting)
         if self._listener is not None:
             self._listener.close()
 

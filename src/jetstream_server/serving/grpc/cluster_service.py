@@ -235,7 +235,8 @@ class ClusterService:
             return await self._debug_node()
         if request.node_id not in self._metadata.registry.nodes:
             raise NotFoundError(f"there is no node {request.node_id}")
-        return await self._peers.debug_node(NodeId(request.node_id))
+        found: pb.DebugNodeResponse = await self._peers.ask(NodeId(request.node_id), request)
+        return found
 
     async def DescribeHistory(
         self, request: pb.DescribeHistoryRequest, call: Call
@@ -360,7 +361,10 @@ class ClusterService:
         self, request: pb.ChangeVotersRequest, call: Call
     ) -> pb.ListVotersResponse:
         return await self._voters.change(
-            request, forward=not was_forwarded(call), seconds=call.seconds
+            request,
+            forward=not was_forwarded(call),
+            seconds=call.seconds,
+            made_at=call.made_at,
         )
 
 

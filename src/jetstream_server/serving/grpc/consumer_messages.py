@@ -16,6 +16,9 @@ from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.subjects import check_literal, check_pattern, overlaps
 from jetstream_server.consumers.config import (
     ACK_PENDING_MAX,
+    BACKOFF_MAX,
+    DESCRIPTION_BYTES_MAX,
+    FILTERS_MAX,
     UNLIMITED,
     AckPolicy,
     ConsumerConfig,
@@ -25,9 +28,6 @@ from jetstream_server.consumers.consumer import Consumer, Delivery
 
 DEAD_LETTER: Final = "jetstream.dead_letter"
 MAX_DELIVER: Final = "jetstream.max_deliver"
-FILTERS_MAX: Final = 64
-BACKOFF_MAX: Final = 64
-DESCRIPTION_BYTES_MAX: Final = 4096
 _US_PER_MS: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError, UnavailableError
 from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.consumers.keeper import State, StateWrite
-from jetstream_server.consumers.kept import CONSUMER_PREFIX, stream_prefix
+from jetstream_server.consumers.kept import stream_prefix
+from jetstream_server.cursors.records import CONSUMER_PREFIX
 from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
 from jetstream_server.cursors.table import NO_REVISION, Outcome, Write
 from jetstream_server.metadata.client.stream_requests import Streams
@@ -17,8 +18,10 @@ from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.serving.grpc.peers import Peers
 
-STREAMS_AT_ONCE = 500
+STREAMS_AT_ONCE = 100
 WRITES_AT_ONCE = 100
+BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Of the values that are written. A state with 10,000 open messages has 60 KB."""
 
 
 class ConsumerStates:
@@ -50,7 +53,7 @@ class ConsumerStates:
             if leader == self._node_id:
                 answer = await self.load_here(request)
             else:
-                answer = await self._peers.load_consumers(leader, request)
+                answer = await self._peers.ask(leader, request)
             found += [State(each.key, each.value, each.revision) for each in answer.states]
         return found
 
@@ -68,18 +71,18 @@ class ConsumerStates:
             log = self._registry.find(CURSORS, "")
             assert log is not None, "it was created"
         found: list[State] = []
-        for at in range(0, len(writes), WRITES_AT_ONCE):
+        for some in _portions(writes):
             request = pb.StoreConsumersRequest(
                 writes=[
                     pb.StoreConsumersRequest.Write(key=key, value=value, expected_revision=expected)
-                    for key, value, expected in writes[at : at + WRITES_AT_ONCE]
+                    for key, value, expected in some
                 ]
             )
             leader = _leader_of(log)
             if leader == self._node_id:
                 answer = await self.store_here(request)
             else:
-                answer = await self._peers.store_consumers(leader, request)
+                answer = await self._peers.ask(leader, request)
             found += [
                 State(each.key, each.value, each.revision, each.refused) for each in answer.states
             ]
@@ -114,6 +117,19 @@ class ConsumerStates:
         return pb.StoreConsumersResponse(states=states)
 
 
+def _portions(writes: Sequence[StateWrite]) -> Iterator[list[StateWrite]]:
+    some, length = list[StateWrite](), 0
+    for each in writes:
+        size = len(each.value or b"")
+        if some and (len(some) == WRITES_AT_ONCE or length + size > BYTES_AT_ONCE):
+            yield some
+            some, length = [], 0
+        some.append(each)
+        length += size
+    if some:
+        yield some
+
+
 def _leader_of(log: StreamMetadata) -> NodeId:
     """Raises UnavailableError without one."""
     if log.leader == NO_NODE:
@@ -128,7 +144,8 @@ def _state(write: Write, outcome: Outcome) -> pb.ConsumerState:
         raise error
     return pb.ConsumerState(
         key=write.key,
-        value=b"" if entry is None else entry.value,
+        # Who has written it knows it.
+        value=b"" if entry is None or error is None else entry.value,
         revision=NO_REVISION if entry is None else entry.revision,
         refused=error is not None,
     )

@@ -24,7 +24,8 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.types import MonotonicUs, StreamId
-from jetstream_server.clocks import monotonic_clock
+from jetstream_server.clocks import monotonic_clock, wall_clock
+from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Collector, Consumer
 from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
@@ -50,12 +51,13 @@ from jetstream_server.serving.grpc.response_memory import (
 )
 from jetstream_server.serving.stream_access import StreamAccess
 
-AnswerFor = Callable[[StreamId, str, str, bytes], Awaitable[bytes]]
-"""(stream, verb, rest, body): the answer of this node, which leads the stream."""
+AnswerFor = Callable[[StreamId, str, str, bytes, int], Awaitable[bytes]]
+"""(stream, verb, rest, body, made_at): the answer of this node, which leads the stream."""
 
 PULL_MESSAGES_MAX: Final = 1000
 WAIT_MS_MAX: Final = 30_000
 ACKS_MAX: Final = 1000
+_US_MAX: Final = 2**63 - 1
 PAGE: Final = 256
 
 _Kind = pb.AcknowledgeMessagesRequest.Kind
@@ -90,20 +92,23 @@ class ConsumersService:
         replica = await self._led(request.stream)
         self._check_commit(call, replica, request.name)
         found = self._consumers.find(replica.stream.id, request.name)
+        wanted = new_config(request) if found is None else _altered(found, request)
+        if found is None or wanted != found.config:
+            await self._consumers.note_change(replica, wanted, call.made_at)
+            found = self._consumers.find(replica.stream.id, request.name)
         if found is not None:
-            check_shared(found.config)
-            if request.filters and tuple(request.filters) != found.config.filters:
-                raise PreconditionFailedError(
-                    f"consumer {request.name!r} has other filters; they cannot be altered"
-                )
-            await self._consumers.alter(found, altered(found.config, request))
+            await self._consumers.alter(found, _altered(found, request))
             return await self._described(found)
         replica.check_readable()  # It would begin somewhere else.
         creator = self._access.control.quota_holder(call.identity)
         config = replace(new_config(request), creator=creator)
         start = start_offset(replica.stream, replica.log)
-        position = min(max(config.start_sequence - 1, start), replica.high_watermark)
+        wanted_at = config.start_sequence - 1
+        if wanted_at > replica.high_watermark and replica.leadership is not None:
+            replica.leadership.check_end()  # Else what was committed before would be delivered.
+        position = min(max(wanted_at, start), replica.high_watermark)
         consumer = await self._leaderships.add(replica, config, position)
+        await self._consumers.alter(consumer, _altered(consumer, request))  # Another may have won.
         return await self._described(consumer)
 
     async def DescribeConsumer(
@@ -147,7 +152,7 @@ class ConsumersService:
     ) -> pb.DeleteConsumerResponse:
         replica = await self._led(request.stream)
         self._check_commit(call, replica, request.name)
-        consumer = self._find(replica, request.name, request.created_us)
+        consumer = await self._changing(replica, request, call)
         await self._consumers.delete(consumer)
         return pb.DeleteConsumerResponse()
 
@@ -156,9 +161,12 @@ class ConsumersService:
     ) -> pb.ConsumerDescription:
         replica = await self._led(request.stream)
         self._check_commit(call, replica, request.name)
-        consumer = self._find(replica, request.name, request.created_us)
+        consumer = await self._changing(replica, request, call)
         until_us = max(0, request.until_us)
-        await self._consumers.alter(consumer, replace(consumer.config, pause_until_us=until_us))
+        if request.for_us > 0:
+            until_us = min(wall_clock() + request.for_us, _US_MAX)
+        altered = replace(consumer.config, pause_until_us=until_us, pause_until_ns=0)
+        await self._consumers.alter(consumer, altered)
         return await self._described(consumer)
 
     async def PullMessages(
@@ -305,6 +313,18 @@ class ConsumersService:
             raise _not_found_error(name)
         return consumer
 
+    async def _changing(
+        self,
+        replica: Replica,
+        request: pb.DeleteConsumerRequest | pb.PauseConsumerRequest,
+        call: Call,
+    ) -> Consumer:
+        """The consumer that a call changes, which is no late copy. Raises NotFoundError,
+        UnavailableError."""
+        found = self._find(replica, request.name, request.created_us)
+        await self._consumers.note_change(replica, found.config, call.made_at)
+        return self._find(replica, request.name, request.created_us)
+
     async def _described(self, consumer: Consumer) -> pb.ConsumerDescription:
         await consumer.feed.count(is_paced=False)
         return description_of(consumer)
@@ -327,7 +347,9 @@ class ConsumersService:
                 "the node that leads this stream has no nats.api_domain, and serves no consumers"
             )
         stream_id = StreamId(request.stream.id)
-        answer = await self._answer_for(stream_id, request.verb, request.rest, request.body)
+        answer = await self._answer_for(
+            stream_id, request.verb, request.rest, request.body, request.made_at
+        )
         return pb.AskConsumersResponse(answer=answer)
 
     async def LoadConsumers(
@@ -339,6 +361,17 @@ class ConsumersService:
         self, request: pb.StoreConsumersRequest, call: Call
     ) -> pb.StoreConsumersResponse:
         return await self._states.store_here(request)
+
+
+def _altered(consumer: Consumer, request: pb.CreateConsumerRequest) -> ConsumerConfig:
+    """Its configuration with what the request sets. Raises PreconditionFailedError,
+    InvalidRequestError."""
+    check_shared(consumer.config)
+    if request.filters and tuple(request.filters) != consumer.config.filters:
+        raise PreconditionFailedError(
+            f"consumer {request.name!r} has other filters; they cannot be altered"
+        )
+    return altered(consumer.config, request)
 
 
 def _not_found_error(name: str) -> NotFoundError:

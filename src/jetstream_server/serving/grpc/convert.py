@@ -119,5 +119,6 @@ def node_to_proto(node: NodeMetadata, *, voter: bool) -> pb.DescribeClusterRespo
         incarnation=node.incarnation,
         fenced=node.fenced,
         draining=node.yields_leadership,
+        disk_full=node.disk_full,
         voter=voter,
     )

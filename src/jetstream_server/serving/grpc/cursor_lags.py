@@ -121,7 +121,7 @@ class CursorLags:
         if node_id == self._node_id:
             return await self._lags_here(places)
         try:
-            answer = await self._peers.list_offsets(node_id, request_for(places))
+            answer = await self._peers.ask(node_id, request_for(places))
         except JetstreamError as error:
             logger.info("cursors_lag_unknown", node=node_id, reason=error.message)
             return {}

@@ -30,7 +30,7 @@ from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.limits import OpenRequests
 from jetstream_server.security.origin_proof import HEADER as ORIGIN
 from jetstream_server.security.requirements import RPCS, Requirement, Scope
-from jetstream_server.serving.certificates import contradicts, shown_by
+from jetstream_server.serving.caller_certificate import contradicts, shown_by
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.response_memory import ANSWER_BYTES_MAX, ResponseMemoryLimiter
 from jetstream_server.serving.grpc.token_connections import TokenConnections

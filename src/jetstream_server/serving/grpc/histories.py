@@ -42,7 +42,7 @@ class Histories:
         node_id = self._node_that_knows(asked, call.identity)
         if node_id == self._node_id or was_forwarded(call):
             return self._known_here(asked, call.identity)
-        answer = await self._peers.describe_history(node_id, asked)
+        answer: pb.DescribeHistoryResponse = await self._peers.ask(node_id, asked)
         self._hide(answer, call.identity)
         return answer
 

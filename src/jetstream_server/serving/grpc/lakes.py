@@ -17,7 +17,7 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 
 STORE_SECONDS = 8.0
 """For the table's metadata: less than a call takes over HTTP."""
-_NO_LAKE = "this node has no lake: give every node lake.url"
+LACKS_LAKE = "this node has no lake: give every node lake.url"
 OBJECTS_MAX = 1_000
 """Of an answer: some 150 bytes each."""
 
@@ -46,14 +46,14 @@ class Lakes:
     async def adopt(self, replica: Replica, table_url: str) -> None:
         """See Adopting.adopt. Raises PreconditionFailedError if this node has no lake."""
         if self._adopting is None:
-            raise PreconditionFailedError(_NO_LAKE)
+            raise PreconditionFailedError(LACKS_LAKE)
         await self._adopting.adopt(replica, table_url)
 
     async def sweep(self, replica: Replica, *, dry_run: bool) -> pb.SweepLakeResponse:
         """See Sweeping.sweep_now. Raises PreconditionFailedError if this node has no lake,
         UnavailableError if it cannot reach it."""
         if self._sweeping is None:
-            raise PreconditionFailedError(_NO_LAKE)
+            raise PreconditionFailedError(LACKS_LAKE)
         try:
             found = await self._sweeping.sweep_now(replica, dry_run=dry_run)
         except (OSError, ValueError) as error:
@@ -82,7 +82,7 @@ class Lakes:
         if not lake.location:
             return answer
         if self._reader is None:
-            raise UnavailableError(_NO_LAKE)
+            raise UnavailableError(LACKS_LAKE)
         answer.table_url = self._reader.url_of(lake.location)
         if with_metadata:
             try:

@@ -14,9 +14,13 @@ from grpc import aio
 from jetstream_protocol.channels import reconnect_options
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
 from jetstream_protocol.services import METHODS, callable_of
+from jetstream_server.background import end_tasks
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 
+RESPONSE_BYTES_MAX = 128 * 1024 * 1024
+"""What a node sends, and takes as an answer. With gRPC's own limit, of 4 MiB, the states of some
+hundred consumers could not be taken over."""
 CLOSE_SECONDS = 10.0
 """How long calls on a replaced channel may go on."""
 
@@ -68,7 +72,11 @@ class NodeChannels:
         return channel
 
     def _open(self, address: str) -> aio.Channel:
-        options = reconnect_options(over_tls=self._certificates is not None)
+        is_tls = self._certificates is not None
+        options: list[tuple[str, int]] = [
+            ("grpc.max_receive_message_length", RESPONSE_BYTES_MAX),
+            *reconnect_options(over_tls=is_tls),
+        ]
         if self._certificates is None:
             return aio.insecure_channel(address, options=options)
         pem = self._certificates.pem
@@ -83,9 +91,7 @@ class NodeChannels:
         self._channels.clear()
 
     async def _close(self) -> None:
-        for task in self._closing:
-            task.cancel()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await end_tasks(*self._closing)
         for channel in self._channels.values():
             await channel.close()
 

@@ -41,6 +41,26 @@ STAND_BY_SECONDS = 2.0
 """A little longer than the node itself waits for NATS (ingest.py)."""
 
 
+_SECONDS: dict[type[Message], float] = {
+    pb.ChangeVotersRequest: CALL_SECONDS,
+    pb.CreateStreamRequest: CALL_SECONDS,
+    pb.DebugNodeRequest: CALL_SECONDS,
+    pb.DescribeHistoryRequest: DESCRIBE_SECONDS,
+    pb.FetchRequest: DESCRIBE_SECONDS,
+    pb.ListOffsetsRequest: DESCRIBE_SECONDS,
+    pb.ListSubjectsRequest: DESCRIBE_SECONDS,
+    pb.ListVotersRequest: DESCRIBE_SECONDS,
+    consumers_pb2.LoadConsumersRequest: CALL_SECONDS,
+    consumers_pb2.StoreConsumersRequest: CALL_SECONDS,
+}
+"""What nodes ask each other as clients do, and how long an answer may take."""
+_FORWARDED = {
+    pb.ChangeVotersRequest, pb.CreateStreamRequest, pb.DebugNodeRequest, pb.DescribeHistoryRequest,
+    pb.ListVotersRequest,
+}  # fmt: skip
+"""Of these, those that a node may send on: not again."""
+
+
 class Peers:
     """certificates: see NodeChannels. run: returns this node's incarnation, None before it has
     registered. secret: the cluster's credential, by which the other node recognises this one."""
@@ -62,13 +82,13 @@ class Peers:
         self._registry = registry
         self._channels = NodeChannels(grpc_loop, certificates)
 
-    async def create_stream(
-        self, node_id: NodeId, request: pb.CreateStreamRequest
-    ) -> pb.CreateStreamResponse:
-        """Ask the stream's leader to wait until its subscription is confirmed. Raises the leader's
-        JetstreamError."""
-        found: pb.CreateStreamResponse = await self._forward(node_id, request, CALL_SECONDS)
-        return found
+    async def ask(self, node_id: NodeId, request: Message, seconds: float | None = None) -> Any:
+        """The node's answer to a request of _SECONDS; the type of the request tells the method. The
+        caller's rights were checked here. seconds: how long the node may take; None: as usual.
+        Raises the node's JetstreamError."""
+        usual = _SECONDS[type(request)]
+        call = self._forward if type(request) in _FORWARDED else self._call
+        return await call(node_id, request, usual if seconds is None else seconds)
 
     async def reach_epoch(self, node_id: NodeId, stream_id: StreamId, stream_epoch: int) -> None:
         """Return once that node has the stream at this epoch, or a later one. Raises the node's
@@ -101,54 +121,28 @@ class Peers:
         found: pb.DescribeStreamResponse = await self._call(node_id, request, DESCRIBE_SECONDS)
         return found.description
 
-    async def fetch(self, node_id: NodeId, request: pb.FetchRequest) -> pb.FetchResponse:
-        """Records of a stream from that node, for a caller whose rights were checked here. Raises
-        the node's JetstreamError."""
-        found: pb.FetchResponse = await self._call(node_id, request, DESCRIBE_SECONDS)
-        return found
-
-    async def list_offsets(
-        self, node_id: NodeId, request: pb.ListOffsetsRequest
-    ) -> pb.ListOffsetsResponse:
-        """Resolve positions at that node. Raises the node's JetstreamError."""
-        found: pb.ListOffsetsResponse = await self._call(node_id, request, DESCRIBE_SECONDS)
-        return found
-
     async def ask_consumers(
-        self, node_id: NodeId, stream_id: StreamId, verb: str, rest: str, body: bytes
+        self,
+        node_id: NodeId,
+        stream_id: StreamId,
+        verb: str,
+        rest: str,
+        body: bytes,
+        made_at: int = 0,
     ) -> bytes:
         """Have the leader of a stream answer a request about its consumers, for a caller whose
-        rights were checked here. Raises the leader's JetstreamError."""
+        rights were checked here. made_at: see `Consumers.note_change`. Raises the leader's
+        JetstreamError."""
         request = consumers_pb2.AskConsumersRequest(
-            stream=common_pb2.StreamRef(id=stream_id), verb=verb, rest=rest, body=body
+            stream=common_pb2.StreamRef(id=stream_id),
+            verb=verb,
+            rest=rest,
+            body=body,
+            made_at=made_at,
         )
         found: consumers_pb2.AskConsumersResponse
         found = await self._call(node_id, request, CONSUMERS_SECONDS)
         return found.answer
-
-    async def list_subjects(
-        self, node_id: NodeId, request: pb.ListSubjectsRequest
-    ) -> pb.ListSubjectsResponse:
-        """A page of the subjects of a stream which that node leads. Raises the node's
-        JetstreamError."""
-        found: pb.ListSubjectsResponse = await self._call(node_id, request, DESCRIBE_SECONDS)
-        return found
-
-    async def load_consumers(
-        self, node_id: NodeId, request: consumers_pb2.LoadConsumersRequest
-    ) -> consumers_pb2.LoadConsumersResponse:
-        """States from the leader of the cursors. Raises its JetstreamError."""
-        found: consumers_pb2.LoadConsumersResponse
-        found = await self._call(node_id, request, CALL_SECONDS)
-        return found
-
-    async def store_consumers(
-        self, node_id: NodeId, request: consumers_pb2.StoreConsumersRequest
-    ) -> consumers_pb2.StoreConsumersResponse:
-        """Have the leader of the cursors keep states. Raises its JetstreamError."""
-        found: consumers_pb2.StoreConsumersResponse
-        found = await self._call(node_id, request, CALL_SECONDS)
-        return found
 
     async def readiness(self, node_id: NodeId) -> pb.DescribeClusterResponse.Node:
         """That node's report on itself: why it is not ready, and its use. Raises the node's
@@ -158,32 +152,6 @@ class Peers:
         answer = await self._forward(node_id, request, READINESS_SECONDS)
         found = [node for node in answer.nodes if node.address.node_id == node_id]
         return found[0] if found else pb.DescribeClusterResponse.Node()
-
-    async def debug_node(self, node_id: NodeId) -> pb.DebugNodeResponse:
-        """That node's debugging facts. Raises the node's JetstreamError."""
-        request = pb.DebugNodeRequest(node_id=node_id)
-        found: pb.DebugNodeResponse = await self._forward(node_id, request, CALL_SECONDS)
-        return found
-
-    async def describe_history(
-        self, node_id: NodeId, request: pb.DescribeHistoryRequest
-    ) -> pb.DescribeHistoryResponse:
-        """What that node has kept of the last hour. Raises the node's JetstreamError."""
-        found: pb.DescribeHistoryResponse = await self._forward(node_id, request, DESCRIBE_SECONDS)
-        return found
-
-    async def list_voters(self, node_id: NodeId) -> pb.ListVotersResponse:
-        """Who votes, as that node sees it. Raises the node's JetstreamError."""
-        found: pb.ListVotersResponse
-        found = await self._forward(node_id, pb.ListVotersRequest(), DESCRIBE_SECONDS)
-        return found
-
-    async def change_voters(
-        self, node_id: NodeId, request: pb.ChangeVotersRequest, seconds: float
-    ) -> pb.ListVotersResponse:
-        """Ask the metadata leader, which answers within `seconds`. Raises its JetstreamError."""
-        found: pb.ListVotersResponse = await self._forward(node_id, request, seconds)
-        return found
 
     async def prepare(self, node_id: NodeId, stream_id: StreamId, *, urgent: bool) -> None:
         """Call HandOver.prepare of that node."""

@@ -30,6 +30,7 @@ from jetstream_server.security.acl import Operation
 from jetstream_server.security.audit import Refusals
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.lakes import LACKS_LAKE
 from jetstream_server.serving.grpc.read_answers import answer
 from jetstream_server.serving.grpc.response_memory import (
     ANSWER_BYTES_MAX,
@@ -250,7 +251,7 @@ async def resolve_in_lake(
     """Resolve a query for which `resolve_query` has raised InLakeError. Raises UnavailableError."""
     mark = replica.stream.lake
     if lake is None:
-        raise UnavailableError("this node has no lake: give every node lake.url")
+        raise UnavailableError(LACKS_LAKE)
     try:
         async with asyncio.timeout(LAKE_SECONDS):
             if query.WhichOneof("position") == "offset":

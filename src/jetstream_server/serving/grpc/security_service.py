@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
@@ -35,23 +34,19 @@ from jetstream_server.security.acl import (
 from jetstream_server.security.state import Token
 from jetstream_server.serving.grpc.grpc_loop import Call
 
-LIFETIME_US_MAX = 100 * 365 * 24 * 3600 * 1_000_000
-
 
 class SecurityService:
-    """randomness: returns that many unpredictable bytes."""
+    """See the module."""
 
     def __init__(
         self,
         metadata: RaftMetadataLog,
         access: AccessControl,
         wall_clock: WallClock,
-        randomness: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self._metadata = metadata
         self._access = access
         self._wall_clock = wall_clock
-        self._randomness = randomness
         self._hashing = asyncio.Lock()
 
     async def CreateToken(
@@ -70,9 +65,11 @@ class SecurityService:
     ) -> pb.CreateTokenResponse:
         principal, lifetime_us = request.principal, request.lifetime_us
         check_principal(principal)
-        if not 0 <= lifetime_us <= LIFETIME_US_MAX:
+        if not 0 <= lifetime_us <= token_text.LIFETIME_US_MAX:
             raise InvalidRequestError("a token lives for up to 100 years; 0: it does not expire")
-        new = token_text.new_token(self._randomness(token_text.ID_BYTES + token_text.SECRET_BYTES))
+        new = token_text.new_token(
+            secrets.token_bytes(token_text.ID_BYTES + token_text.SECRET_BYTES)
+        )
         hashed = await self._hash(new.text)
         now_us = self._wall_clock()
         token = Token(
@@ -93,7 +90,7 @@ class SecurityService:
     async def _hash(self, text: str) -> str:
         if self._metadata.registry.settings.feature_level >= QUICK_HASH_LEVEL:
             return token_text.quick_hash(text)
-        salt = self._randomness(token_text.SALT_BYTES)
+        salt = secrets.token_bytes(token_text.SALT_BYTES)
         async with self._hashing:  # Each hash takes 16 MiB.
             return await asyncio.to_thread(token_text.slow_hash, text, salt)
 

@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from jetstream_protocol.services import PACKAGE, SERVICES
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
 from jetstream_server.serving.grpc.cluster_service import ClusterService
@@ -31,7 +31,7 @@ from jetstream_server.serving.grpc.error_interceptor import LIMITS, ErrorInterce
 from jetstream_server.serving.grpc.groups_service import GroupsService
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 from jetstream_server.serving.grpc.guard import Guarded
-from jetstream_server.serving.grpc.handlers import handlers_of
+from jetstream_server.serving.grpc.node_channels import RESPONSE_BYTES_MAX
 from jetstream_server.serving.grpc.reads_service import ReadsService
 from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from jetstream_server.serving.grpc.security_service import SecurityService
@@ -39,7 +39,6 @@ from jetstream_server.serving.grpc.streams_service import StreamsService
 from jetstream_server.serving.grpc.token_connections import TokenConnections
 from jetstream_server.serving.stream_access import StreamAccess
 
-RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 METADATA_BYTES_MAX = 16 * 1024
 HANDSHAKE_MS_MAX = 10_000
 """Until then, a client that has not completed the handshake only holds a descriptor."""
@@ -180,10 +179,7 @@ class ApiServer:
         await self._loop.run(self._stop())
 
     async def _stop(self) -> None:
-        tasks = [*self._watching, *([] if self._supervisor is None else [self._supervisor])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._watching, self._supervisor)
         if self._server is None or self._starting is None:
             return
         await asyncio.wait([self._starting])
@@ -224,3 +220,15 @@ def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
 def service_names() -> list[str]:
     return [f"{PACKAGE}.{name}" for name in SERVICES]
+
+
+def handlers_of(service: str, behaviour: object) -> grpc.GenericRpcHandler:
+    """behaviour: has a method for each of the service; one that it lacks is unknown to callers."""
+    handlers = {
+        name: getattr(grpc, f"{method.kind}_rpc_method_handler")(
+            getattr(behaviour, name), method.request.FromString, method.answer.SerializeToString
+        )
+        for name, method in SERVICES[service].items()
+        if hasattr(behaviour, name)
+    }
+    return grpc.method_handlers_generic_handler(f"{PACKAGE}.{service}", handlers)

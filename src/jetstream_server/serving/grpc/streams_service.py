@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from jetstream_protocol import subjects
+from jetstream_protocol import stream_names, subjects
 from jetstream_protocol.ack_cluster import mark_of
 from jetstream_protocol.errors import (
     JetstreamError,
@@ -22,6 +22,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.clocks import WallClock
+from jetstream_server.consumers.manager import Consumers
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.metadata.state.cluster import ClusterSettings
@@ -88,9 +89,11 @@ class StreamsService:
         visit: Visit,
         produces: Produces,
         lakes: Lakes,
+        consumers: Consumers,
     ) -> None:
         self._metadata = metadata
         self._lakes = lakes
+        self._consumers = consumers
         self._replicas = replicas
         self._access = access
         self._streams = streams
@@ -106,26 +109,32 @@ class StreamsService:
     async def CreateStream(
         self, request: pb.CreateStreamRequest, call: Call
     ) -> pb.CreateStreamResponse:
-        subjects.check_own_name(request.name)
+        stream_names.check_own_name(request.name)
         subjects.check_pattern(request.subject)
         if request.config.group:
-            subjects.check_own_name(request.config.group)
+            stream_names.check_own_name(request.config.group)
         config = request.config
-        subjects.check_partition(config.group, config.partition, config.partitions)
-        if self._replicas.full_reason:
-            # Nothing could be appended to it, and the metadata needs the remaining space.
-            raise StorageFullError(self._replicas.full_reason)
+        stream_names.check_partition(config.group, config.partition, config.partitions)
+        self._streams.check_room(self._node_id, self._replicas.full_reason)
         self._check_lake(request.config)
         self._check_encryption(request.config, call)
         stream, created = await self._create(request, call)
         if stream.leader == NO_NODE:
             raise UnavailableError(f"stream {stream.name!r} exists, but has no leader; try again")
         if stream.leader == self._node_id:
+            if self._replicas.full_reason:
+                raise StorageFullError(self._replicas.full_reason)
             await self._confirm(stream.id)
         elif was_forwarded(call):
             raise NotLeaderError(f"node {stream.leader} leads stream {stream.name!r}; try again")
         else:
-            await self._peers.create_stream(stream.leader, request)
+            try:
+                await self._peers.ask(stream.leader, request)
+            except StorageFullError as error:
+                raise StorageFullError(
+                    f"stream {stream.name!r} exists, but node {stream.leader} leads it: "
+                    f"{error.message}"
+                ) from error
         return pb.CreateStreamResponse(stream=stream_to_proto(stream), created=created)
 
     async def _create(
@@ -162,7 +171,7 @@ class StreamsService:
             )
             return pb.DescribeStreamResponse(description=description)
         replica = self._replicas.resolve_led(request.stream)
-        return pb.DescribeStreamResponse(description=description_of(replica))
+        return pb.DescribeStreamResponse(description=description_of(replica, self._consumers))
 
     async def _reach_epoch(self, stream: StreamMetadata, stream_epoch: int) -> StreamMetadata:
         """The stream once it is at that epoch here. Raises StreamNotFoundError, and
@@ -220,7 +229,7 @@ class StreamsService:
         for stream_id in stream_ids:
             with suppress(JetstreamError):
                 led = self._replicas.resolve_led(common_pb2.StreamRef(id=stream_id))
-                yield description_of(led)
+                yield description_of(led, self._consumers)
 
     async def DeleteStream(
         self, request: pb.DeleteStreamRequest, call: Call
@@ -391,7 +400,7 @@ class StreamsService:
         return after
 
 
-def description_of(replica: Replica) -> pb.StreamDescription:
+def description_of(replica: Replica, consumers: Consumers) -> pb.StreamDescription:
     """The description of a stream that this node leads."""
     log = replica.log
     counters = replica.counters
@@ -419,6 +428,7 @@ def description_of(replica: Replica) -> pb.StreamDescription:
         key_id=active_key_id(replica.stream.config, log),
         end_unknown=not _knows_end(replica),
         subjects=count_if_known(replica),
+        consumers=consumers.count(replica.stream.id),
     )
 
 

@@ -26,6 +26,7 @@ CHANGE_SECONDS = 8.0
 CHANGE_SHARE = 0.8
 """Of the time that the caller waits: it hears then what the change waits for, and may ask again."""
 ASK_SECONDS = 0.1
+VOTERS = "the set of voters"
 NOT_YET = "the voters are not changed yet: "
 
 
@@ -43,6 +44,8 @@ class VotingMetadata(Protocol):
 
     def status(self) -> MetadataStatus: ...
 
+    async def note_change(self, what: str, made_at: int) -> int: ...
+
     async def change_voters(self, wanted: tuple[NodeId, ...]) -> tuple[Verdict, str]: ...
 
 
@@ -53,12 +56,14 @@ class GroupVoters:
         self._metadata = metadata
         self._peers = peers
         self._node_id = NodeId(node_id)
+        self._noted_at = 0
 
     async def list(self, *, forward: bool) -> pb.ListVotersResponse:
         """As the metadata leader sees it; without one, as this node does."""
         leader = self._metadata.leader
         if forward and leader not in (NO_NODE, self._node_id):
-            return await self._peers.list_voters(leader)
+            listed: pb.ListVotersResponse = await self._peers.ask(leader, pb.ListVotersRequest())
+            return listed
         status = self._metadata.status()
         return pb.ListVotersResponse(
             voters=[
@@ -87,11 +92,17 @@ class GroupVoters:
             )
 
     async def change(
-        self, request: pb.ChangeVotersRequest, *, forward: bool, seconds: float | None
+        self,
+        request: pb.ChangeVotersRequest,
+        *,
+        forward: bool,
+        seconds: float | None,
+        made_at: int = 0,
     ) -> pb.ListVotersResponse:
         """Return once the wanted voters are agreed on. seconds: how long the caller waits; None:
-        for ever. Raises InvalidRequestError, PreconditionFailedError, and UnavailableError with
-        what the leader waits for."""
+        for ever. made_at: the revision at which the caller sent it; 0: unknown. Raises
+        InvalidRequestError, PreconditionFailedError, and UnavailableError with what the leader
+        waits for, or for a call that was made before a later one."""
         wanted = tuple(sorted({NodeId(voter) for voter in request.voters}))
         self._check(wanted)
         patience = (
@@ -100,9 +111,12 @@ class GroupVoters:
         waits_for = "there is no metadata leader"
         try:
             async with asyncio.timeout(patience):
+                if forward:
+                    request.noted_at = await self._metadata.note_change(VOTERS, made_at)
                 while True:
                     leader = self._metadata.leader
                     if leader == self._node_id:
+                        self._check_is_last(request.noted_at)
                         waits_for = await self._change_here(wanted)
                         if not waits_for:
                             return await self.list(forward=False)
@@ -110,7 +124,9 @@ class GroupVoters:
                         raise UnavailableError(f"node {self._node_id} does not lead; try again")
                     elif leader != NO_NODE:
                         try:
-                            return await self._peers.change_voters(leader, request, patience)
+                            changed: pb.ListVotersResponse
+                            changed = await self._peers.ask(leader, request, patience)
+                            return changed
                         except UnavailableError as error:
                             waits_for = error.message.removeprefix(NOT_YET)
                     await asyncio.sleep(ASK_SECONDS)
@@ -126,6 +142,13 @@ class GroupVoters:
         if verdict == Verdict.REFUSE:
             raise InvalidRequestError(f"the voters cannot become {_names(wanted)}: {reason}")
         return reason or "a majority has not agreed yet"
+
+    def _check_is_last(self, noted_at: int) -> None:
+        """**safety** Raise UnavailableError for a call that was noted before another one: it would
+        undo that."""
+        if noted_at < self._noted_at:
+            raise UnavailableError(f"{VOTERS} was changed after this call was sent; try again")
+        self._noted_at = noted_at
 
     def _check(self, wanted: tuple[NodeId, ...]) -> None:
         known = self._metadata.registry.nodes

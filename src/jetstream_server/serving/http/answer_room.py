@@ -28,8 +28,9 @@ class AnswerRoom:
         self._limiter = ResponseMemoryLimiter(self._hang_up_on)
         self._transports: dict[str, asyncio.Transport] = {}  # of those that hold room
 
-    async def claim(self, request: web.Request) -> None:
-        """Wait for room. Does nothing if the request has it. Raises UnavailableError."""
+    async def claim(self, request: web.Request, more: int = 0) -> None:
+        """Wait for room, for so many bytes more than is usual. Does nothing if the request has
+        room. Raises UnavailableError."""
         if self.is_held(request):
             return
         transport = request.transport
@@ -37,7 +38,8 @@ class AnswerRoom:
             raise UnavailableError("the client has left")
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)
         peer = f"{host}:{port}"
-        held = await self._limiter.reserve(peer, CLAIM_BYTES, principal=origin_of(host))
+        count = CLAIM_BYTES + more
+        held = await self._limiter.reserve(peer, count, principal=origin_of(host))
         request[_HELD] = held
         self._transports[peer] = transport
 
@@ -64,6 +66,7 @@ class AnswerRoom:
 ROOM = web.AppKey("room", AnswerRoom)
 
 
-async def claim(request: web.Request) -> None:
-    """Wait for room for a large answer to the request. Raises UnavailableError."""
-    await request.app[ROOM].claim(request)
+async def claim(request: web.Request, more: int = 0) -> None:
+    """Wait for room for a large answer to the request, of so many bytes more than is usual. Raises
+    UnavailableError."""
+    await request.app[ROOM].claim(request, more)

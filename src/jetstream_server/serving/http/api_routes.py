@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from jetstream_server.clocks import wall_clock
 from jetstream_server.serving.http import openapi
-from jetstream_server.serving.http.access import AccessApi
 from jetstream_server.serving.http.api import Api
 from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.cursors import CursorsApi
@@ -29,7 +28,6 @@ def api_routes(gateway: Gateway) -> list[Route]:
         *Api(gateway).routes(),
         *GroupsApi(gateway, wall_clock).routes(),
         *ConsumersApi(gateway).routes(),
-        *AccessApi(gateway).routes(),
         *HistoryApi(gateway).routes(),
         *IcebergApi(gateway).routes(),
     ]

@@ -12,7 +12,7 @@ from jetstream_server.net.tls import of_certificate
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.requirements import PATHS, Scope
-from jetstream_server.serving.certificates import shown_by
+from jetstream_server.serving.caller_certificate import shown_by
 
 SAY_WHO = "say who you are: Authorization: Bearer TOKEN"
 

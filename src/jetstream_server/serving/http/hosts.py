@@ -9,10 +9,10 @@ the page has no token.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 
 from jetstream_protocol.errors import PermissionDeniedError
+from jetstream_protocol.host_names import is_address
 
 
 class OwnHosts:
@@ -27,7 +27,7 @@ class OwnHosts:
         if header is None:
             return
         name = _plain(_without_port(header))
-        if name in self._names or _is_address(name):
+        if name in self._names or is_address(name):
             return
         raise PermissionDeniedError(
             f"this is not {name[:100]!r}: open the console by an address, as localhost, or by a "
@@ -44,11 +44,3 @@ def _without_port(header: str) -> str:
 
 def _plain(name: str) -> str:
     return name.strip().lower().removesuffix(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

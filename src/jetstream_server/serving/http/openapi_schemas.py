@@ -49,6 +49,7 @@ _KINDS: dict[Kind, Schema] = {
     Kind.BYTES: described(whole(), "Bytes."),
     Kind.DURATION: described({"type": "number", "minimum": 0}, "Seconds."),
     Kind.FLAG: FLAG,
+    Kind.TEXT: TEXT,
 }
 
 
@@ -183,11 +184,18 @@ RECORD = fields(
         "headers": _HEADERS,
     }
 )
+_FIELDS = described(
+    {"type": "object"},
+    "With `typed`: by name, and `_error`, which says what does not fit. Integers beyond 2⁵³ and "
+    "doubles that are not finite are text. Of a value of more than 64 KiB there are none. With "
+    "`bytes_max` what is too long is the first part of its text, and ends in `…`.",
+)
 _NEW_RECORD = {**RECORD, "required": ["value"], "additionalProperties": False}
 _CUT_RECORD = {
     **RECORD,
     "properties": {
         **RECORD["properties"], "key_size": _SIZE, "value_size": _SIZE, "headers_size": _SIZE,
+        "fields": _FIELDS,
     },
 }  # fmt: skip
 
@@ -242,6 +250,7 @@ SCHEMAS: dict[str, Schema] = {
             "draining": FLAG,
             "not_ready": described(array(TEXT), "Why it should not be relied on."),
             "voter": nullable(FLAG),
+            "disk_full": described(FLAG, "Nothing new is placed there."),
         }
     ),
     "Error": fields(

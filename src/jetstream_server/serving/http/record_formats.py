@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -17,27 +17,45 @@ from typing import Any, Protocol
 from jetstream_protocol.batch import Batch
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.record_json import record_row
+from jetstream_protocol.typed_rows import TypedRows, json_of
 from jetstream_server.serving.http.openapi_schemas import RECORD, TEXT, described, ref
 from jetstream_server.serving.http.operations import Schema
 from jetstream_server.serving.http.server import error_body
 
 _FIELDS = tuple(RECORD["required"])
 
+PIECE_BYTES = 64 * 1024
+"""Of a large answer about so much is made at a time: a text of control characters is six times as
+long in JSON."""
+
 Row = dict[str, Any]
 
 
 class Columns:
-    """The columns of a batch, each decoded once. bytes_max: of a key, of a value and of the headers
-    of a row; None: all. Raises CorruptBatchError."""
+    """The columns of a batch, each decoded once. bytes_max: of a key, of a value, of the headers
+    and of the fields of a row; None: all. typed: reads the fields. Raises CorruptBatchError."""
 
-    def __init__(self, batch: Batch, bytes_max: int | None = None) -> None:
+    def __init__(
+        self, batch: Batch, bytes_max: int | None = None, typed: TypedRows | None = None
+    ) -> None:
         self._bytes_max = bytes_max
+        self._typed = typed
         self.offsets, self.timestamps = batch.offsets(), batch.timestamps()
         self.subjects, self.keys, self.values = batch.subjects(), batch.keys(), batch.values()
         self.header_blocks = batch.header_blocks()
 
+    def is_large(self, indexes: Sequence[int]) -> bool:
+        """Whether these records are not to be encoded in one piece."""
+        parts = (self.keys, self.values, self.header_blocks)
+        return sum(len(part[at] or b"") for part in parts for at in indexes) > 8 * PIECE_BYTES
+
     def rows(self, indexes: Sequence[int]) -> list[Row]:
-        return list(map(self._row, indexes))
+        rows = list(map(self._row, indexes))
+        if self._typed is not None:
+            found = self._typed.of([self.values[at] for at in indexes])
+            for row, fields in zip(rows, found, strict=True):
+                row["fields"] = json_of(fields, self._bytes_max)
+        return rows
 
     def _row(self, at: int) -> Row:
         key, value, block = self.keys[at], self.values[at], self.header_blocks[at]
@@ -71,14 +89,14 @@ def _cut(data: bytes | None, most: int) -> bytes | None:
 class Format(Protocol):
     """name: in `format`. content_type: of an answer. schema: of a record in it, or of the whole.
     follows: whether such an answer goes on by default. keep_alive: what is sent while no record
-    comes; b"": nothing. is_cut: whether `bytes_max` may be asked for."""
+    comes; b"": nothing. has_rows: whether `bytes_max` and `typed` may be asked for."""
 
     name: str
     content_type: str
     schema: Schema
     follows: bool
     keep_alive: bytes
-    is_cut: bool
+    has_rows: bool
 
     @property
     def is_there(self) -> bool:
@@ -87,7 +105,7 @@ class Format(Protocol):
     def head(self) -> bytes:
         """What an answer begins with."""
 
-    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
+    def pieces(self, columns: Columns, indexes: Sequence[int]) -> Iterator[bytes]:
         """Some records of a batch."""
 
     def passed(self, offset: int) -> bytes:
@@ -104,7 +122,7 @@ class _Text:
     is_there = True
     keep_alive = b""
     follows = False
-    is_cut = True
+    has_rows = True
 
     def head(self) -> bytes:
         return b""
@@ -121,8 +139,10 @@ class JsonLines(_Text):
     content_type = "application/x-ndjson"
     schema = ref("Record")
 
-    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
-        return b"".join(_json(row) + b"\n" for row in columns.rows(indexes))
+    def pieces(self, columns: Columns, indexes: Sequence[int]) -> Iterator[bytes]:
+        for pieces, _ in _json_rows(columns, indexes):
+            yield from pieces
+            yield b"\n"
 
     def error(self, error: JetstreamError) -> bytes:
         return _json(error_body(error)) + b"\n"
@@ -135,9 +155,11 @@ class ServerSentEvents(_Text):
     follows = True
     keep_alive = b":\n\n"
 
-    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
-        rows = columns.rows(indexes)
-        return b"".join(b"id: %d\ndata: %b\n\n" % (row["offset"], _json(row)) for row in rows)
+    def pieces(self, columns: Columns, indexes: Sequence[int]) -> Iterator[bytes]:
+        for pieces, offset in _json_rows(columns, indexes):
+            yield b"id: %d\ndata: " % offset
+            yield from pieces
+            yield b"\n\n"
 
     def passed(self, offset: int) -> bytes:
         """An event without data, which programs do not see, but continue after."""
@@ -153,18 +175,18 @@ class Csv(_Text):
     name = "csv"
     content_type = "text/csv"
     schema = TEXT
-    is_cut = False
+    has_rows = False
 
     def head(self) -> bytes:
         return (",".join(_FIELDS) + "\r\n").encode()
 
-    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
-        text = io.StringIO()
-        writer = csv.writer(text)
-        for row in columns.rows(indexes):
-            headers = json.dumps(row["headers"], ensure_ascii=False)
-            writer.writerow([*(row[name] for name in _FIELDS[:-1]), headers])
-        return text.getvalue().encode("utf-8", "replace")
+    def pieces(self, columns: Columns, indexes: Sequence[int]) -> Iterator[bytes]:
+        has_large = columns.is_large(indexes)
+        for at, row in zip(indexes, columns.rows(indexes), strict=True):
+            row["headers"] = json.dumps(row["headers"], ensure_ascii=False)
+            cells = [row[name] for name in _FIELDS]
+            is_large = has_large and columns.is_large((at,))
+            yield from _csv_pieces(cells) if is_large else (_csv(cells),)
 
     def error(self, error: JetstreamError) -> bytes:
         return b""
@@ -178,7 +200,7 @@ class ArrowStream:
     schema = described({}, "An Arrow IPC stream.")
     follows = False
     keep_alive = b""
-    is_cut = False
+    has_rows = False
 
     @property
     def is_there(self) -> bool:
@@ -187,8 +209,8 @@ class ArrowStream:
     def head(self) -> bytes:
         return bytes(_arrow().head())
 
-    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
-        return bytes(_arrow().encode(columns, indexes))
+    def pieces(self, columns: Columns, indexes: Sequence[int]) -> Iterator[bytes]:
+        yield bytes(_arrow().encode(columns, indexes))
 
     def passed(self, offset: int) -> bytes:
         return b""
@@ -208,6 +230,65 @@ FORMATS: tuple[Format, ...] = (JsonLines(), ServerSentEvents(), Csv(), ArrowStre
 """The first is the default."""
 
 
-def _json(row: Row) -> bytes:
-    text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same in fewer pieces."""
+    some = bytearray()
+    for piece in pieces:
+        some += piece
+        if len(some) >= PIECE_BYTES:
+            yield bytes(some)
+            some.clear()
+    if some:
+        yield bytes(some)
+
+
+def _json_rows(columns: Columns, indexes: Sequence[int]) -> Iterator[tuple[Iterable[bytes], int]]:
+    """Each row in pieces, and its offset."""
+    has_large = columns.is_large(indexes)
+    for at, row in zip(indexes, columns.rows(indexes), strict=True):
+        is_large = has_large and columns.is_large((at,))
+        yield _json_pieces(row) if is_large else (_json(row),), row["offset"]
+
+
+def _json_pieces(value: Any) -> Iterator[bytes]:
+    """As `_json`; a long text is never there as a whole once more."""
+    if isinstance(value, dict):
+        yield b"{"
+        for at, (name, each) in enumerate(value.items()):
+            yield (b"," if at else b"") + _json(name) + b":"
+            yield from _json_pieces(each)
+        yield b"}"
+    elif isinstance(value, str) and len(value) > PIECE_BYTES:
+        yield b'"'
+        yield from (_json(some)[1:-1] for some in _cuts(value))
+        yield b'"'
+    else:
+        yield _json(value)
+
+
+def _csv_pieces(cells: Sequence[Any]) -> Iterator[bytes]:
+    """As `_csv`, likewise."""
+    for at, cell in enumerate(cells):
+        yield b"," if at else b""
+        if isinstance(cell, str) and len(cell) > PIECE_BYTES:
+            yield b'"'
+            yield from (some.replace('"', '""').encode("utf-8", "replace") for some in _cuts(cell))
+            yield b'"'
+        else:
+            yield _csv([cell, 0]).removesuffix(b",0\r\n")  # One alone is quoted if it is empty.
+    yield b"\r\n"
+
+
+def _cuts(text: str) -> Iterator[str]:
+    return (text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES))
+
+
+def _csv(cells: Sequence[Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def _json(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")

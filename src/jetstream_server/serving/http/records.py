@@ -26,10 +26,12 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.record_filter import RecordFilter
+from jetstream_protocol.schema import parse
 from jetstream_protocol.subjects import check_literal, is_pattern
+from jetstream_protocol.typed_rows import BoundedRows, TypedRows
 from jetstream_protocol.types import WallUs
 from jetstream_server.clocks import WallClock
-from jetstream_server.serving.http.answer_room import ROOM, claim
+from jetstream_server.serving.http.answer_room import CLAIM_BYTES, ROOM, claim
 from jetstream_server.serving.http.gateway import CALL_SECONDS, Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
 from jetstream_server.serving.http.http_requests import (
@@ -43,12 +45,14 @@ from jetstream_server.serving.http.http_requests import (
 from jetstream_server.serving.http.openapi_schemas import FLAG, TEXT, ref, whole
 from jetstream_server.serving.http.operations import JSON, Operation, Parameter
 from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, LINES, batch_of
-from jetstream_server.serving.http.record_formats import FORMATS, Columns, Format
+from jetstream_server.serving.http.record_formats import FORMATS, Columns, Format, gathered
 from jetstream_server.serving.http.server import Route, error_response
 from jetstream_server.serving.http.start_offsets import ALL, PLACES, Place, StartOffsets
 
 FETCH_BYTES = 256 * 1024
 """What is asked for at a time. The first batch comes whole, even if it is longer."""
+HELD_BYTES_MAX = 1024 * 1024
+"""Of longer batches none is held by a request that waits for room: there are many of those."""
 ROWS_AT_ONCE = 500
 WAIT_MS = 15_000
 """How long a fetch waits for records. After that a keep-alive is sent, if the format has one."""
@@ -80,6 +84,12 @@ _READING = (
         "`value_size` and `headers_size` say how long each is. Not for CSV and Arrow.",
         whole(),
         "65536",
+    ),
+    Parameter(
+        "typed",
+        "Each record has its `fields`, by the stream's schema. Not for CSV and Arrow.",
+        FLAG,
+        "true",
     ),
     Parameter(
         "format",
@@ -114,7 +124,7 @@ _PUBLISHING = (
 @dataclass(frozen=True, slots=True)
 class _Query:
     """What a request asks for. limit: how many records at most; None: all. bytes_max: of each part
-    of a record; None: all."""
+    of a record; None: all. typed: with the fields of a schema."""
 
     format: Format
     start: Place
@@ -122,6 +132,7 @@ class _Query:
     follow: bool
     wanted: RecordFilter | None
     bytes_max: int | None
+    typed: bool
 
     @classmethod
     def of(cls, request: web.Request, form: Format, now_us: WallUs) -> _Query:
@@ -134,8 +145,11 @@ class _Query:
         subject, key = request.query.get("filter", ""), request.query.get("key")
         limit = number(request, "limit", ALL, least=1)
         bytes_max = optional(request, "bytes_max")
-        if bytes_max is not None and not form.is_cut:
+        if bytes_max is not None and not form.has_rows:
             raise InvalidRequestError(f"bytes_max is not for {form.name}: it shows whole records")
+        typed = flag(request, "typed", False)
+        if typed and not form.has_rows:
+            raise InvalidRequestError(f"typed is not for {form.name}: it has values as bytes")
         return cls(
             form,
             start,
@@ -145,6 +159,7 @@ class _Query:
             if subject or key is not None
             else None,
             bytes_max,
+            typed,
         )
 
 
@@ -192,7 +207,11 @@ class RecordsApi:
         if offset is None:
             offset = await self._starts.offset(stream, sender, start.timestamp_us, start.last)
         reading = _Reading(self._gateway, stream, sender, query, offset)
+        if query.typed:
+            reading.typed = await self._typed(stream, sender)
         await reading.fetch(wait_ms=0)  # An error of this one is the status of the answer.
+        if request.method != "HEAD":
+            await self._claim(request, reading)  # Likewise.
         response = web.StreamResponse(headers={"Content-Type": _content_type(query.format)})
         await response.prepare(request)
         if request.method == "HEAD":
@@ -208,6 +227,16 @@ class RecordsApi:
                     request.transport.abort()  # It must not look like the end.
             await response.write(last_words)
         return response
+
+    async def _typed(self, stream: common_pb2.StreamRef, sender: Sender) -> TypedRows:
+        """Raises InvalidRequestError if the stream has no schema, or this node cannot read it."""
+        found = await self._gateway.call(pb.DescribeSchemaRequest(stream=stream), sender)
+        if not found.schemas or not found.schemas[-1]:
+            raise InvalidRequestError(
+                "the stream has no schema, so its records have no fields: jetstream schema set "
+                "gives it one"
+            )
+        return BoundedRows(parse(found.schemas[-1]))
 
     async def _publish(self, request: web.Request) -> web.Response:
         """Answers once the records are stored, as one batch."""
@@ -259,14 +288,22 @@ class RecordsApi:
         if (begins := reading.passed()) is not None:
             await response.write(form.passed(begins))
         while True:
-            if reading.has_rows:
-                await claim(request)
+            await self._claim(request, reading)
             for batch, wanted in reading.batches():
-                columns = await asyncio.to_thread(Columns, batch, reading.query.bytes_max)
+                columns = await asyncio.to_thread(
+                    Columns, batch, reading.query.bytes_max, reading.typed
+                )
                 for begin in range(0, len(wanted), ROWS_AT_ONCE):
                     some = wanted[begin : begin + ROWS_AT_ONCE]
-                    await response.write(await asyncio.to_thread(form.encode, columns, some))
-                    room.is_made(request)
+                    pieces = form.pieces(columns, some)
+                    if not columns.is_large(some):
+                        await response.write(await asyncio.to_thread(b"".join, pieces))
+                        room.is_made(request)
+                        continue
+                    pieces = gathered(pieces)
+                    while piece := await asyncio.to_thread(next, pieces, b""):
+                        await response.write(piece)
+                        room.is_made(request)
             room.release(request)
             if (passed := reading.passed()) is not None:
                 await response.write(form.passed(passed))
@@ -275,6 +312,17 @@ class RecordsApi:
                 return
             if not await reading.fetch_again() and form.keep_alive:
                 await response.write(form.keep_alive)
+
+    async def _claim(self, request: web.Request, reading: _Reading) -> None:
+        """Claim room for the rows of what was fetched."""
+        length = reading.bytes_held
+        if not length or request.app[ROOM].is_held(request):
+            return
+        if length > HELD_BYTES_MAX:
+            reading.let_go()
+        await claim(request, max(0, length - CLAIM_BYTES))
+        if length > HELD_BYTES_MAX:
+            await reading.fetch_again()
 
 
 class _Reading:
@@ -289,6 +337,7 @@ class _Reading:
         offset: int,
     ) -> None:
         self.query = query
+        self.typed: TypedRows | None = None
         self._gateway = gateway
         self._named = self._stream = stream
         self._sender = sender
@@ -300,8 +349,12 @@ class _Reading:
         self._batches = b""
 
     @property
-    def has_rows(self) -> bool:
-        return bool(self._batches)
+    def bytes_held(self) -> int:
+        return len(self._batches)
+
+    def let_go(self) -> None:
+        """Hold nothing of what was fetched last. It is to be fetched again."""
+        self._batches = b""
 
     def passed(self) -> int | None:
         """The offset before which no more records are wanted, if that was not reported yet."""

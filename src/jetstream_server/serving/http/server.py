@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
-from aiohttp import web, web_response
+from aiohttp import HttpVersion11, web, web_response
 
 from jetstream_protocol.errors import (
     CODES,
@@ -24,13 +24,13 @@ from jetstream_protocol.errors import (
     NotFoundError,
     UnauthenticatedError,
 )
-from jetstream_server.background import run_in_background
+from jetstream_server.background import end_tasks, run_in_background
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.acceptor import accept_each
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import peer_of
-from jetstream_server.net.tls_socket import TlsError, handshake
-from jetstream_server.net.tls_transport import TlsTransport
+from jetstream_server.net.socket_transport import Lingering, SocketTransport
+from jetstream_server.net.tls_socket import StreamSocket, TlsError, handshake
 from jetstream_server.origins import Strangers, origin_of
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.serving.http.answer_room import ROOM, AnswerRoom
@@ -38,7 +38,10 @@ from jetstream_server.serving.http.connections import CONNECTIONS_MAX, Connectio
 from jetstream_server.serving.http.cors import V1, Cors
 from jetstream_server.serving.http.guard import admit
 from jetstream_server.serving.http.hosts import OwnHosts
-from jetstream_server.serving.http.http_requests import check_parameters
+from jetstream_server.serving.http.http_requests import (
+    check_parameters,
+    let_hang_ups_come,
+)
 from jetstream_server.serving.http.operations import Operation
 
 AT_ONCE = CONNECTIONS_MAX // 8
@@ -102,6 +105,7 @@ class HttpServer:
         self._refused = Counter() if refused is None else refused
         self._connections = Connections(self._refused)
         self._handshakes: Strangers[asyncio.Task[None]] = Strangers()
+        self._lingering = Lingering()
         self._watching: asyncio.Task[None] | None = None
         self._connecting: dict[asyncio.Task[None], None] = {}
 
@@ -111,10 +115,11 @@ class HttpServer:
         application[ROOM] = AnswerRoom()
         application.on_response_prepare.append(self._finish_headers)
         for route in self._routes:
-            if route.method == "GET":
-                application.router.add_get(route.path, self._checked(route))
-            else:
-                application.router.add_route(route.method, route.path, self._checked(route))
+            # A GET answers HEAD as well.
+            for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+                application.router.add_route(
+                    method, route.path, self._checked(route), expect_handler=_expected
+                )
         if self._cors.is_on:
             for path in {route.path for route in self._routes if route.path.startswith(V1)}:
                 application.router.add_options(path, self._checked(self._preflight(path)))
@@ -125,6 +130,7 @@ class HttpServer:
             keepalive_timeout=KEEP_ALIVE_SECONDS,
             handler_cancellation=True,
             auto_decompress=False,  # Decompressing a body would block the loop.
+            lingering_time=0.0,  # It would take a body apart that nobody wants: see Lingering.
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
         )
@@ -182,14 +188,12 @@ class HttpServer:
         assert self._runner is not None
         protocols = self._runner.server
         assert protocols is not None
-        if self._certificates is None:
-            loop = asyncio.get_running_loop()
-            transport, _ = await loop.connect_accepted_socket(protocols, sock)
-            return transport
-        secured = await handshake(
-            sock, self._certificates.http, HANDSHAKE_SECONDS, server_side=True, turn=self._turn
-        )
-        return TlsTransport(secured, protocols())
+        accepted: StreamSocket = sock
+        if self._certificates is not None:
+            accepted = await handshake(
+                sock, self._certificates.http, HANDSHAKE_SECONDS, server_side=True, turn=self._turn
+            )
+        return SocketTransport(accepted, protocols(), self._lingering)
 
     async def _watch(self) -> None:
         while True:
@@ -198,17 +202,13 @@ class HttpServer:
 
     async def stop(self) -> None:
         if self._accepting is not None:
-            assert self._watching is not None
-            self._accepting.cancel()
-            self._watching.cancel()
-            await asyncio.gather(self._accepting, self._watching, return_exceptions=True)
-            for task in self._connecting:
-                task.cancel()
-            await asyncio.gather(*self._connecting, return_exceptions=True)
+            await end_tasks(self._accepting, self._watching)
+            await end_tasks(*self._connecting)
         if self._listener is not None:
             self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        self._lingering.close()
 
     def _checked(self, route: Route) -> Handler:
         """Check the caller's rights before anything is done. Every request goes through here."""
@@ -238,6 +238,7 @@ class HttpServer:
             await admit(self._access, request, route.path)
             if route.method != "GET":
                 self._cors.check_change(request)
+                await let_hang_ups_come()
             if route.operation is not None:
                 check_parameters(request, route.operation.query)
             return await route.handler(request)
@@ -253,11 +254,28 @@ class HttpServer:
         return Route(path, handle, "OPTIONS")
 
     async def _finish_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Records and metadata stay in no cache, and no answer names the software."""
+        """Records and metadata stay in no cache, and no answer names the software. After
+        an answer that has not waited for the whole body the connection ends."""
+        if not request.content.is_eof():
+            response.force_close()
+            response.headers["Connection"] = "close"
         response.headers.setdefault("Cache-Control", "no-store")
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
         response.headers.pop("Server", None)
         self._cors.tell(request, response)
+
+
+async def _expected(request: web.Request) -> web.StreamResponse | None:
+    """The header `Expect`. aiohttp would refuse it in plain text."""
+    expected = request.headers.get("Expect", "")
+    if request.version < HttpVersion11:
+        return None
+    if expected.lower() != "100-continue":
+        reason = f"Expect {expected[:100]!r} is not known: there is 100-continue"
+        return error_response(InvalidRequestError(reason), status=417)
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # The answer itself has not begun.
+    return None
 
 
 @web.middleware

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from jetstream_protocol.durations import seconds_in
 from jetstream_protocol.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
@@ -16,7 +15,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.times import to_timestamp_us
+from jetstream_protocol.times import seconds_in, to_timestamp_us
 from jetstream_protocol.types import WallUs
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.metrics_core import Metric
 
 from jetstream_server.consumers.consumer import Consumer
-from jetstream_server.serving.metrics import families
-from jetstream_server.serving.metrics.families import Row
+from jetstream_server.serving.metrics import family_helpers
+from jetstream_server.serving.metrics.family_helpers import Row
 
 CONSUMERS_MAX = 1000
 _LABELS = ("consumer", "stream", "subject")
@@ -32,5 +32,5 @@ def series(found: Sequence[Consumer]) -> Iterator[Metric]:
         ((each.config.name, each.replica.stream.name, each.replica.stream.subject), each)
         for each in known[:CONSUMERS_MAX]
     ]
-    yield from families.series("consumer", _LABELS, _ROWS, shown)
-    yield families.left_out("consumers", len(known) - len(shown))
+    yield from family_helpers.series("consumer", _LABELS, _ROWS, shown)
+    yield family_helpers.left_out("consumers", len(known) - len(shown))

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.metrics_core import Metric
 
 from jetstream_server.serving.grpc.cursor_lags import CursorLag
-from jetstream_server.serving.metrics import families
-from jetstream_server.serving.metrics.families import Row
+from jetstream_server.serving.metrics import family_helpers
+from jetstream_server.serving.metrics.family_helpers import Row
 
 _LABELS = ("cursor", "stream", "subject")
 
@@ -27,5 +27,5 @@ _ROWS: tuple[Row[CursorLag], ...] = (
 def series(found: Sequence[CursorLag], left_out: int) -> Iterator[Metric]:
     """The families. An unknown lag is left out."""
     shown = [((each.cursor, each.stream, each.subject), each) for each in found]
-    yield from families.series("cursor", _LABELS, _ROWS, shown)
-    yield families.left_out("cursors", left_out)
+    yield from family_helpers.series("cursor", _LABELS, _ROWS, shown)
+    yield family_helpers.left_out("cursors", left_out)

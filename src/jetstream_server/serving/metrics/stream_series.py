@@ -15,8 +15,8 @@ from jetstream_protocol.types import MonotonicUs
 from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.replica import Replica
-from jetstream_server.serving.metrics import families
-from jetstream_server.serving.metrics.families import Row
+from jetstream_server.serving.metrics import family_helpers
+from jetstream_server.serving.metrics.family_helpers import Row
 
 STREAMS_MAX = 1000
 
@@ -65,7 +65,7 @@ def series(found: list[Replica], now_us: MonotonicUs) -> Iterator[Metric]:
     """The families, one at a time: each takes about 5 ms to write for STREAMS_MAX streams."""
     found.sort(key=lambda replica: replica.stream.full_name)
     shown = [((each.stream.name, each.stream.subject), each) for each in found[:STREAMS_MAX]]
-    yield from families.series("stream", _LABELS, _ROWS, shown)
+    yield from family_helpers.series("stream", _LABELS, _ROWS, shown)
     lags = [
         ((*labels, str(node_id)), replica.leadership.lag_of(node_id, now_us))
         for labels, replica in shown
@@ -73,5 +73,5 @@ def series(found: list[Replica], now_us: MonotonicUs) -> Iterator[Metric]:
         for node_id in replica.stream.copies
         if node_id != replica.node_id
     ]
-    yield from families.series("stream", (*_LABELS, "follower"), _LAGS, lags)
-    yield families.left_out("streams", len(found) - len(shown))
+    yield from family_helpers.series("stream", (*_LABELS, "follower"), _LAGS, lags)
+    yield family_helpers.left_out("streams", len(found) - len(shown))

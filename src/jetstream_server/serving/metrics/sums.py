@@ -13,7 +13,7 @@ from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.replica import Replica
-from jetstream_server.serving.metrics.families import Row, labelled, numbers
+from jetstream_server.serving.metrics.family_helpers import Row, labelled, numbers
 
 
 @dataclass(slots=True)

@@ -230,7 +230,7 @@ function heading(label, [title, , kind = "", sort], sorting) {
 const ordered = (one, other) => typeof one === "string" ? one.localeCompare(other) : (one ?? -1) - (other ?? -1);
 
 /** columns: [title, cell(row), kind, sort]. kind: of the words n (a number), cut (what does not fit is in its title),
- * wide (only in wide windows). sort: what a row is sorted by, or the name by which the server does it.
+ * text (of any length: it wraps), wide (only in wide windows). sort: what a row is sorted by, or the name by which the server does it.
  * sorting: how the server has sorted: {by, down, go(by, down)}; without it the rows are sorted here. */
 function table(label, columns, rows, key, sorting = null) {
   if (!rows.length) return h("div", { class: "empty" }, "Nothing here.");

@@ -3,7 +3,7 @@
 
 const mayChange = () => $("changes").checked;
 
-/** fields: [name, label, input, fault]. fault(text): what is wrong with it; "": nothing. text: the command that would do
+/** fields: [name, label, input, fault, rare]. What is rare is folded away. fault(text): what is wrong with it; "": nothing. text: the command that would do
  * the same, perhaps of the values; it is shown only while all of them are good. */
 function ask(title, fields, text, act) {
   const dialog = $("dialog");
@@ -14,6 +14,13 @@ function ask(title, fields, text, act) {
     input.setAttribute("aria-describedby", `problem-${name}`);
     return h("label", {}, label, input, below.get(name));
   });
+  const isRare = (at) => Boolean(fields[at][4]);
+  const more = h("details", { class: "more" }, h("summary", {}, "More settings"), inputs.filter((_, at) => isRare(at)));
+  const comeTo = (name) => {
+    const at = fields.findIndex(([each]) => each === name);
+    more.open ||= isRare(at);
+    fields[at][2].focus(); // Of a long form it may be out of sight.
+  };
   const shown = h("code"), line = h("span", { class: "command", hidden: true }, shown);
   const ok = h("button", { class: "main", type: "submit" }, "OK");
   const valueOf = (input) => input.type === "checkbox" ? input.checked : input.type === "textarea" ? input.value : input.value.trim();
@@ -33,13 +40,17 @@ function ask(title, fields, text, act) {
   };
   const refuse = (message) => { // Under the field that it names, if there is one.
     const named = fields.find(([name]) => new RegExp(`\\b${name}\\b`).test(message) && name.length > 3);
-    if (named) below.get(named[0]).textContent = message;
+    if (named) {
+      below.get(named[0]).textContent = message;
+      comeTo(named[0]);
+    }
     problem.textContent = message;
     problem.hidden = Boolean(named);
   };
   const submit = async (event) => {
     event.preventDefault();
-    if (ok.disabled || !look(true)) return; // It is asked for already, or cannot be.
+    if (ok.disabled) return; // It is asked for already.
+    if (!look(true)) return comeTo(fields.find(([name]) => below.get(name).textContent)[0]);
     ok.disabled = true;
     problem.hidden = true;
     try {
@@ -52,7 +63,7 @@ function ask(title, fields, text, act) {
     ok.disabled = false;
   };
   const form = h("form", { novalidate: true, onsubmit: submit, oninput: (event) => { touched.add(event.target.name); look(false); } },
-    h("h2", {}, title), inputs, problem, line,
+    h("h2", {}, title), inputs.filter((_, at) => !isRare(at)), fields.some((_, at) => isRare(at)) ? more : null, problem, line,
     h("div", { class: "row" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
       ok));
   look(false);
@@ -139,6 +150,8 @@ const FAULTS = {
   bytes: (text) => bytesOf(text) === null ? `${text} is not a size: say 512KiB, 10GB or a number of bytes` : "",
   count: (text) => /^\d+$/.test(text) ? "" : `${text} is not a whole number`,
 };
+const NAME_FAULT = (text) => /^\w[\w.-]*$/.test(text) ? "" : "a name has letters, digits, _, - and ., and does not begin with - or .";
+const SUBJECT_FAULT = (text) => /\s|^\.|\.\.|\.$/.test(text) ? "the tokens between dots must not be empty, nor have white space" : "";
 
 function settingIn(stream, setting) {
   const value = setting.name === "observers" ? stream.observers.length : stream[setting.name];
@@ -162,11 +175,13 @@ function settingInput(setting, value) {
   return h("select", {}, (value ? [] : [""]).concat(setting.choices).map((choice) => h("option", { value: choice, selected: choice === value }, choice || "by default")));
 }
 
+const USUAL = new Set(["replicas", "min_insync_replicas", "max_age", "max_bytes", "max_messages", "compact"]);
+
 /** The part of a form for these settings. before: as they are, by name; "": not set. */
 const settingForm = (settings, before) => {
   const changed = (v) => settings.filter(({ name }) => v[name] !== undefined && v[name] !== "" && v[name] !== before[name]);
   return {
-    inputs: settings.map((each) => [each.name, each.label, settingInput(each, before[each.name]), FAULTS[each.kind]]),
+    inputs: settings.map((each) => [each.name, each.label, settingInput(each, before[each.name]), FAULTS[each.kind], !USUAL.has(each.name)]),
     options: (v) => changed(v).flatMap((each) => settingOption(each, v[each.name])),
     config: (v) => Object.fromEntries(changed(v).map((each) => [each.field, settingOut(each, v[each.name])])),
   };
@@ -176,7 +191,7 @@ function create() {
   const form = settingForm(SETTINGS, Object.fromEntries(SETTINGS.map(({ name, kind }) => [name, kind === "flag" ? false : ""])));
   const words = (v) => command("stream", "create", v.name, "--subject", v.subject, ...form.options(v));
   ask("Create a stream", [
-    ["name", "Name", field({ required: true })], ["subject", "NATS subject; * and > as in NATS", field({ required: true })],
+    ["name", "Name", field({ required: true }), NAME_FAULT], ["subject", "NATS subject; * and > as in NATS", field({ required: true }), SUBJECT_FAULT],
     ...form.inputs,
   ], words, (v) => api("streams", { name: v.name, subject: v.subject, config: form.config(v) }));
 }

@@ -53,7 +53,7 @@ function drawCluster(found, past) {
   const room = (use) => use ? [h("meter", { min: 0, max: 1, low: 0.5, high: 0.999, optimum: 0, value: full(use), "aria-label": "Free space until the reserve" }), ` ${size(use.disk_free_bytes)} free`] : "–";
   const columns = [
     ["Node", (n) => [String(n.address.node_id), n.address.node_id === found.controller ? h("span", { class: "dim" }, " controller") : null], "", (n) => n.address.node_id],
-    ["State", (n) => state(n), "cut", (n) => Number(isWell(n))],
+    ["State", (n) => state(n), "text", (n) => Number(isWell(n))],
     ["Voter", (n) => n.voter === undefined ? "–" : n.voter ? "yes" : "no", "", (n) => Number(n.voter ?? -1)],
     ["Rack", (n) => n.rack || "–", "", (n) => n.rack],
     ["Incarnation", (n) => h("span", { class: "mono" }, String(n.incarnation)), "n wide", (n) => Number(n.incarnation)],
@@ -84,6 +84,7 @@ function state(node) {
   if (node.fenced) return h("span", { class: "bad" }, "down: not heard");
   const reasons = node.not_ready || [];
   if (reasons.length) return h("span", { class: "bad" }, `not ready: ${reasons.join(", ")}`);
+  if (node.disk_full) return h("span", { class: "warn" }, "disk was full: gets no new streams for a minute");
   return node.draining ? h("span", { class: "warn" }, "draining") : h("span", { class: "good" }, "serving");
 }
 

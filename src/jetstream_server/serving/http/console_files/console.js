@@ -1,7 +1,7 @@
 "use strict";
 // Navigation and refreshing. Pages have look(), which requests, and draw(found), which shows; stop() ends running requests.
 
-let page = null, drawnPage = null, timer = 0, turn = 0, asked = false, healthTimer = 0, healthTurn = 0;
+let page = null, drawnPage = null, opened = "", timer = 0, turn = 0, asked = false, healthTimer = 0, healthTurn = 0;
 
 function decoded(name) {
   try { return decodeURIComponent(name); } catch { return name; } // Somebody has typed a %.
@@ -23,8 +23,13 @@ const PLACES = { streams: "to-streams", consumers: "to-consumers", groups: "to-c
 
 function open() {
   if (page && page.stop) page.stop();
+  const kind = /^#\/(\w*)/.exec(location.hash)?.[1], here = PLACES[kind] || "to-cluster", before = opened;
   page = pageOf(location.hash);
-  const here = PLACES[/^#\/(\w*)/.exec(location.hash)?.[1]] || "to-cluster";
+  opened = `${kind} ${page.title}`;
+  if (opened !== before) { // Nothing of another page stands under this one's name, however long its node thinks.
+    drawnPage = null;
+    shows([h("h1", {}, page.title), h("p", { class: "dim", role: "status" }, "loading …")]);
+  }
   for (const id of new Set(["to-cluster", ...Object.values(PLACES)])) {
     if (id === here) $(id).setAttribute("aria-current", "page");
     else $(id).removeAttribute("aria-current");

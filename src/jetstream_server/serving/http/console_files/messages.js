@@ -21,16 +21,20 @@ function holds(record, text) {
   return record.value_encoding === "utf8" ? record.value.includes(text) : atob(record.value).includes(String.fromCharCode(...BYTES.encode(text)));
 }
 
-/** A value within JSON, by a path like items.0.sku, as it is written there if it is no text; "": there is none. */
-function within(record, path) {
-  if (record.value_encoding !== "utf8" || !record.value) return "";
-  let found;
-  try { found = JSON.parse(record.value); } catch { return ""; }
+/** A value by a path like items.0.sku, as JSON if it is no text; "": there is none. */
+function within(found, path) {
   for (const step of path.split(".")) {
     if (found === null || typeof found !== "object" || !Object.hasOwn(found, step)) return "";
     found = found[step];
   }
   return typeof found === "string" ? found : JSON.stringify(found);
+}
+
+/** What a record has for a column: of the fields of its schema or, where these have nothing, of its JSON. */
+function cellOf(record, path) {
+  const found = record.fields ? within(record.fields, path) : "";
+  if ((found && found !== "null") || record.value_encoding !== "utf8" || !record.value) return found;
+  try { return within(JSON.parse(record.value), path) || found; } catch { return found; }
 }
 
 function messageBrowser(name) {
@@ -42,17 +46,17 @@ function messageBrowser(name) {
   const subject = h("input", { id: "subject", placeholder: "orders.eu.>" });
   const key = h("input", { id: "key" });
   const contains = h("input", { id: "contains", title: "Only records with this text in the value or in a header" });
-  const columns = h("input", { id: "columns", placeholder: "order, items.0.sku", title: "Fields of JSON values, as columns" });
+  const columns = h("input", { id: "columns", placeholder: "order, items.0.sku", title: "Fields of the schema or of JSON values, as columns" });
   const limit = h("input", { id: "limit", type: "number", min: 1, max: 500, value: 50 });
   const note = h("span", { class: "dim", role: "status" });
   const tail = h("button", { id: "tail", type: "button", "aria-pressed": "false" }, "Live tail");
   const shown = h("span", {});
   const heads = h("div", { class: "heads" });
-  let page = null, running = null, turn = 0, start = 0, last = null, keysOf = new Map();
+  let page = null, running = null, turn = 0, start = 0, last = null, isTyped = false, isBinary = false;
 
   const paths = () => columns.value.split(",").map((each) => each.trim()).filter(Boolean).slice(0, COLUMNS_MAX);
-  const row = (record) => messageRow(name, record, paths(), keysOf);
-  const filters = () => ({ filter: subject.value, ...(key.value && { key: key.value }), bytes_max: SHOWN_BYTES });
+  const row = (record) => messageRow(name, record, paths(), isBinary);
+  const filters = () => ({ filter: subject.value, ...(key.value && { key: key.value }), ...(isTyped && { typed: true }), bytes_max: SHOWN_BYTES });
   const fetchCommand = (...place) => command("fetch", name, ...place, ...(subject.value ? ["--filter", subject.value] : []), ...(key.value ? ["--key", key.value] : []));
 
   function layOut() { // Rows are made anew, because their cells depend on the columns.
@@ -172,7 +176,7 @@ function messageBrowser(name) {
   });
   const form = h("form", { onsubmit: (event) => { event.preventDefault(); begin(); } },
     h("label", {}, "Where", from), at, untilLabel, h("label", {}, "Subject", subject), h("label", {}, "Key", key), h("label", {}, "Contains", contains),
-    h("label", {}, "How many", limit), h("label", {}, "JSON columns", columns),
+    h("label", {}, "How many", limit), h("label", {}, "Columns", columns),
     h("button", { id: "show", class: "main", type: "submit" }, "Show"), h("button", { type: "button", onclick: older }, "Older"),
     h("button", { type: "button", onclick: newer }, "Newer"), tail);
   begin();
@@ -180,7 +184,12 @@ function messageBrowser(name) {
     h("div", { class: "body" }, form), heads, list);
   return {
     element, stop: () => { turn += 1; endTail(); }, begins: (offset) => { start = offset || 0; },
-    fields: (found) => { keysOf = new Map(found.map((field) => [field.name, field.keys])); },
+    reads: (schema) => {
+      const [typed, binary] = [Boolean(schema.fields?.length) && !schema.unread, Boolean(schema.using)];
+      if (typed === isTyped && binary === isBinary) return;
+      [isTyped, isBinary] = [typed, binary];
+      if (running) { endTail(); follow(); } else if (last && (binary || paths().length)) last();
+    },
     isShown: (field) => paths().includes(field),
     toggle: (field) => { // Beyond COLUMNS_MAX the first one goes.
       columns.value = (paths().includes(field) ? paths().filter((each) => each !== field) : [...paths(), field].slice(-COLUMNS_MAX)).join(", ");
@@ -189,16 +198,21 @@ function messageBrowser(name) {
   };
 }
 
-/** What a record has for a column: by the field's name or, in records of before, by an alias. */
-const cellOf = (record, path, keysOf) => (keysOf.get(path) || [path]).map((key) => within(record, key)).find((found) => found !== "") || "";
+/** The fields of a record that is not JSON, as JSON; null: its value is to be shown. */
+function fieldsText({ fields, value }) {
+  if (!fields || value === null) return null;
+  const { _error: error, ...found } = fields;
+  return Object.values(found).every((each) => each === null) && error ? null : JSON.stringify(found);
+}
 
-function messageRow(name, record, paths = [], keysOf = new Map()) {
+function messageRow(name, record, paths = [], isBinary = false) {
   const text = (part, encoding, bytes) => part === null ? null : encoding === "utf8" ? part : `${count(bytes)} bytes`;
-  const preview = record.value === null ? "tombstone" : text(record.value, record.value_encoding, record.value_size).slice(0, 300);
+  const fields = isBinary ? fieldsText(record) : null;
+  const preview = record.value === null ? "tombstone" : (fields ?? text(record.value, record.value_encoding, record.value_size)).slice(0, 300);
   const cells = [record.subject, record.key === null ? "–" : text(record.key, record.key_encoding, record.key_size),
-    ...(paths.length ? paths.map((each) => cellOf(record, each, keysOf).slice(0, 300)) : [preview])];
+    ...(paths.length ? paths.map((each) => cellOf(record, each).slice(0, 300)) : [preview])];
   const body = h("div");
-  const details = h("details", { "data-offset": record.offset, ontoggle: () => { if (details.open && !body.childNodes.length) body.append(...messageBody(name, record)); } },
+  const details = h("details", { "data-offset": record.offset, ontoggle: () => { if (details.open && !body.childNodes.length) body.append(...messageBody(name, record, fields)); } },
     h("summary", {}, h("span", { class: "mono" }, String(record.offset)), h("span", { class: "mono dim" }, moment(record.timestamp).slice(0, 23)),
       cells.map((cell) => h("span", { class: "mono" }, visible(cell)))), body);
   return details;
@@ -229,11 +243,12 @@ function saved(name, bytes) {
   setTimeout(() => URL.revokeObjectURL(url));
 }
 
-/** The value, in the form that is chosen, with the buttons to choose. */
-function valueOf(name, record) {
+/** The value, in the form that is chosen, with the buttons to choose. fields: what it is by its schema, if it is not JSON. */
+function valueOf(name, record, fields) {
   if (record.value === null) return [h("p", { class: "dim" }, "No value: a tombstone.")];
-  const shown = h("pre", { tabindex: "0" }, laidOut(record)), whole = bytesIn(record.value, record.value_encoding);
-  const forms = [["Formatted", () => laidOut(record)], ["As it is", () => visible(TEXT.decode(whole))], ["Hex", () => [hexText(whole)]]];
+  const formatted = () => laidOut(fields ? { value: fields, value_encoding: "utf8" } : record);
+  const shown = h("pre", { tabindex: "0" }, formatted()), whole = bytesIn(record.value, record.value_encoding);
+  const forms = [["Formatted", formatted], ["As it is", () => visible(TEXT.decode(whole))], ["Hex", () => [hexText(whole)]]];
   const copy = async (event) => {
     try { await navigator.clipboard.writeText(TEXT.decode(whole)); } catch { getSelection().selectAllChildren(shown); }
     event.target.textContent = "Copied";
@@ -247,25 +262,26 @@ function valueOf(name, record) {
     h("button", { class: "small", type: "button", onclick: () => saved(`${shortStream(name)}-${record.offset}`, whole) }, "Download")), shown];
 }
 
-function messageBody(name, record, isWhole = false) {
+function messageBody(name, record, fields, isWhole = false) {
   const facts = [["Offset", String(record.offset)], [`Time (${clockName()})`, moment(record.timestamp)], ["Subject", record.subject]];
   if (record.key !== null) facts.push(["Key", record.key_encoding === "utf8" ? record.key : `base64 ${record.key}`]);
   for (const [title, given] of Object.entries(record.headers)) for (const value of [given].flat()) facts.push([title, value]);
   if (record.value !== null) facts.push(["Size", `${count(record.value_size)} bytes`]);
+  if (record.fields?._error) facts.push(["Does not fit", record.fields._error]);
   const whole = h("div"), problem = h("p", { class: "bad", role: "alert", hidden: true });
   const showAll = async () => {
     try {
       let found = null;
       await events(name, { from: record.offset, limit: 1, follow: false }, undefined, (id, each) => { found = each || found; });
       if (!found || found.offset !== record.offset) throw new Refused("the record is not there any more");
-      whole.replaceChildren(...messageBody(name, { ...found, value_size: record.value_size }, true));
+      whole.replaceChildren(...messageBody(name, { ...found, value_size: record.value_size, fields: record.fields }, fields, true));
     } catch (error) {
       problem.textContent = error.message;
       problem.hidden = false;
     }
   };
   whole.append(h("dl", {}, facts.map(([title, value]) => [h("dt", {}, visible(title)), h("dd", { class: "mono" }, visible(String(value)))])),
-    ...(isWhole ? [] : cuts(name, record, showAll)), problem, ...deadLetterOf(name, record), ...valueOf(name, record));
+    ...(isWhole ? [] : cuts(name, record, showAll)), problem, ...deadLetterOf(name, record), ...valueOf(name, record, fields));
   return [whole];
 }
 
@@ -299,7 +315,7 @@ function produce(stream) {
   const name = fullName(stream), plain = !/[*>]/.test(stream.subject);
   const keyOf = (v) => v.key ? ["--key", v.key] : [];
   ask(`Publish to ${name}`, [
-    ["subject", "Subject", field({ required: true, value: plain ? stream.subject : "" })],
+    ["subject", "Subject", field({ required: true, value: plain ? stream.subject : "", placeholder: stream.subject }), SUBJECT_FAULT],
     ["key", "Key (empty: none)", field()], ["value", "Value", h("textarea", { rows: 6 })],
   ], (v) => command("publish", ...keyOf(v), ...(v.value.startsWith("-") ? ["--"] : []), v.subject, v.value), (v) => publishText(name, v));
 }

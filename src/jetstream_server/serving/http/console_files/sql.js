@@ -5,7 +5,7 @@ const sqlText = (text) => `'${String(text).replaceAll("'", "''")}'`;
 const sqlName = (name) => `"${String(name).replaceAll('"', '""')}"`;
 const asText = (column) => `decode(${column})`;
 
-/** A field of a JSON value; its path as in *JSON columns*: items.0.sku. */
+/** A field of a JSON value; its path as in *Columns*: items.0.sku. */
 const sqlField = (path) => `${asText("value")}->>${sqlText(path.split(".").reduce((text, part) => text + (/^\d+$/.test(part) ? `[${part}]` : `."${part}"`), "$"))}`;
 
 const fieldsOf = (text) => text.split(",").map((part) => part.trim()).filter(Boolean);

@@ -70,7 +70,7 @@ const end = (found) => found.high_watermark;
 
 /** Compaction leaves offsets without a record: they are not counted. */
 const records = (found) => end(found) === null ? "unknown" : `${found.compact ? "≤ " : ""}${count(end(found) - found.log_start_offset)}`;
-const offsets = (found) => !isReported(found) ? "unknown" : end(found) === null ? `${count(found.log_start_offset)} – unknown` : end(found) === found.log_start_offset ? `none below ${count(end(found))}` : `${count(found.log_start_offset)} – ${count(end(found) - 1)}`;
+const offsets = (found) => !isReported(found) ? "unknown" : end(found) === null ? `${count(found.log_start_offset)} – unknown` : end(found) === found.log_start_offset ? (end(found) ? `none below ${count(end(found))}` : "none yet") : `${count(found.log_start_offset)} – ${count(end(found) - 1)}`;
 
 function lag(described) {
   const lags = described.progress.filter((p) => described.replicas.includes(p.node)).map((p) => p.lag);
@@ -92,7 +92,7 @@ const streamPage = (name) => {
     },
     draw(found) {
       browser.begins(found.stream.log_start_offset);
-      browser.fields(found.schema.fields || []);
+      browser.reads(found.schema);
       put(overview, [...streamOverview(name, found.stream, past), schemaOf(name, found.schema, browser), streamCursors(name, found.cursors), streamConsumers(name, found.shared)].filter(Boolean));
       return overview.isConnected ? null : [overview, browser.element];
     },
@@ -100,14 +100,14 @@ const streamPage = (name) => {
   };
 };
 
-/** The fields of its schema. Those of JSON can be shown as columns of its records; the browser cannot read the other formats. */
+/** The fields of its schema, which can be shown as columns of its records. */
 function schemaOf(name, found, browser) {
   if (found.error) return section("Schema", command("schema", "show", name), h("div", { class: "error", role: "alert" }, found.error.message));
   if (!found.fields.length) return section("Schema", command("schema", "set", name, "--infer", "10000"), h("div", { class: "empty" }, "None: values are bytes."));
   const box = (field) => h("input", { type: "checkbox", id: `column-${field.name}`, "aria-label": `Show ${field.name}`, checked: browser.isShown(field.name), onchange: () => browser.toggle(field.name) });
-  const columns = [...(found.using ? [] : [["Column", box]]), ["Field", (field) => field.keys.join(", or ")], ["Type", (field) => `${field.type}${field.required ? " not null" : ""}`, "cut"]];
+  const columns = [...(found.unread ? [] : [["Column", box]]), ["Field", (field) => field.keys.join(", or ")], ["Type", (field) => `${field.type}${field.required ? " not null" : ""}`, "text"]];
   const earlier = found.versions.slice(0, -1).map((text, at) => [h("dt", {}, `Version ${found.version - found.versions.length + at + 1}`), h("dd", {}, text || "none")]);
-  return section(`Schema, version ${found.version}${found.using ? `, ${found.using}` : ""}`, command("schema", "show", name), [table("Schema", columns, found.fields, (field) => field.name),
+  return section(`Schema, version ${found.version}${found.using ? `, ${found.using}` : ""}`, command("schema", "show", name), [found.unread ? h("div", { class: "error", role: "alert" }, found.unread) : null, table("Schema", columns, found.fields, (field) => field.name),
     earlier.length ? h("div", { class: "body" }, h("dl", {}, earlier)) : null]);
 }
 

@@ -1,9 +1,9 @@
 from jetstream_protocol.types import StreamId
-from jetstream_server.metadata.state.subject_index import SubjectIndex
+from jetstream_server.metadata.state.stream_patterns import StreamPatterns
 
 
-def index_of(*patterns: str) -> SubjectIndex:
-    index = SubjectIndex()
+def index_of(*patterns: str) -> StreamPatterns:
+    index = StreamPatterns()
     for number, pattern in enumerate(patterns):
         index.add(pattern, StreamId(number))
     return index
@@ -21,7 +21,7 @@ def test_tail_wildcard_needs_at_least_one_token() -> None:
 
 
 def test_several_streams_on_one_pattern_are_all_found_by_id() -> None:
-    index = SubjectIndex()
+    index = StreamPatterns()
     index.add("a.*", StreamId(9))
     index.add("a.*", StreamId(2))
     assert index.matching("a.x") == [2, 9]

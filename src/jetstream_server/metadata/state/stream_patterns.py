@@ -18,7 +18,7 @@ class _Branch:
         self.ending: dict[StreamId, None] = {}
 
 
-class SubjectIndex:
+class StreamPatterns:
     """Stream ids by the pattern on which they listen."""
 
     __slots__ = ("_root",)

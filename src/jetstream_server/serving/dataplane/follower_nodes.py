@@ -11,9 +11,8 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log_throttle import LogThrottle
-from jetstream_server.net import peer_auth
 from jetstream_server.net.frame_connection import FrameConnection
-from jetstream_server.net.node_link import check_certificate
+from jetstream_server.net.node_link import NodeIdentity, check_certificate, check_proof, proofs_of
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.leader_stream import LeaderStream
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -63,24 +62,15 @@ class Followers:
         client, return its identity at once. nonce: ours. identified: called once it has proved
         which node it is."""
         node = Identity(f"node:{hello.node_id}", connection.peer, is_node=True)
-        proofs = {
-            role: peer_auth.proof(
-                self._secret,
-                role,
-                nonces=nonce + hello.nonce,
-                node_id=hello.node_id,
-                incarnation=hello.incarnation,
-                cluster_id=self._cluster_id,
-            )
-            for role in ("follower", "leader")
-        }
+        claimed = NodeIdentity(hello.node_id, hello.incarnation, self._cluster_id, self._secret)
+        proofs = proofs_of(claimed, nonce + hello.nonce)
         try:
             if self._has_tls and connection.peer_identity is None:
                 raise UnauthenticatedError(
                     f"no certificate: this port wants that of node {hello.node_id}"
                 )
             check_certificate(connection, hello.node_id)
-            peer_auth.check(hello.proof, proofs["follower"])
+            check_proof(hello.proof, proofs["follower"])
             admit(self._access, node, Kind.NODE_HELLO)
             if not hello.fetches:
                 admit(self._access, node, Kind.POSITIONS)

@@ -1,4 +1,5 @@
-"""Makes certificates from the configuration's `tls` section, and reads them again."""
+"""This node's certificates: the files that the configuration names, loaded at the start and again
+when they change."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Final
 
 from jetstream_protocol.errors import CorruptBatchError, UnavailableError
+from jetstream_server.lake.access import Group
 from jetstream_server.lake.parquet_object import Footer, decode_group, read_footer
 from jetstream_server.lake.stores import Store
 from jetstream_server.lake.table import ListedObject, StreamTable
@@ -21,22 +22,6 @@ TABLES_MAX: Final = 64
 HEADERS_MAX: Final = 200_000
 """Of batches, and of columns of row groups, in the footers that are kept: each takes about
 0.6 kB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Whole batches in a row in an object: the unit of a read, [base, end). length: of its batches
-    once they are read. offsets, positions, epochs, appended_us: of each batch among them."""
-
-    name: str
-    at: int
-    base: int
-    end: int
-    length: int
-    offsets: list[int]
-    positions: list[int]
-    epochs: list[int]
-    appended_us: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -96,14 +81,13 @@ class LakeObjects:
         group = self.group(location, offset)
         return group.appended_us[bisect_right(group.offsets, offset) - 1]
 
-    def read(self, group: Group) -> bytes:
-        """Its batches, as the log held them. Raises CorruptBatchError unless they are undamaged."""
-        footer = self._known_footer(group.name)
+    def read(self, name: str, at: int) -> bytes:
+        """The batches of a group that was found before: see Lake.read."""
+        footer = self._known_footer(name)
         if footer is None:
             raise UnavailableError("too much of the lake is read at a time; try again")
-        place = footer.groups[group.at]
-        data = self._store.get(group.name, place.position, place.length)
-        return decode_group(footer, group.at, data)
+        place = footer.groups[at]
+        return decode_group(footer, at, self._store.get(name, place.position, place.length))
 
     def _objects(self, location: str) -> Sequence[ListedObject]:
         folder = location.partition("/metadata/")[0]
@@ -127,7 +111,7 @@ class LakeObjects:
         damage: Exception | None = None
         try:
             objects = stream_table.objects(location, manifests)
-        except OSError:
+        except (OSError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  the reader is told: damage raises any
             damage = error
