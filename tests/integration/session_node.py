@@ -14,7 +14,8 @@ Lines on stdout are JSON, each with `at`, the monotonic time, which all processe
 
 Lines on stdin: `create NAME NODE…`, `streams`, `state`, `block SECONDS` (the server's loop, not the
 Raft thread), `stall SECONDS` (the disk: the next flush of the metadata journal takes so long),
-`stop`. They say `blocking` and `unblocked`, `stalled` and `unstalled`.
+`stop`. They say `blocking` and `unblocked`; `stalling` once the order is obeyed, `stalled` and
+`unstalled` around the flush.
 
 Sessions and terms last a few times as long as in production: a machine that stands still for three
 seconds ends none.
@@ -112,6 +113,7 @@ class Node:
                 say("unblocked")
             case ["stall", seconds]:
                 os.fdatasync = stalling(float(seconds))
+                say("stalling")
 
 
 def stalling(seconds: float) -> Callable[[int], None]:

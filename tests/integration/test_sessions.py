@@ -210,6 +210,7 @@ def test_a_disk_that_stands_still_costs_no_lease_and_no_leadership(
         seen_already(node)
     stream = who.replace(" ", "-")
     victim.say(f"stall {SESSION_SECONDS + 1.0}")
+    see(victim, "stalling")  # Before there is anything to flush.
     controller.say(f"create {stream} 0 1 2")
     see(victim, "stalled")
     said = [victim.wait_for(lambda _: True)]
