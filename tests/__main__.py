@@ -27,6 +27,7 @@ SEARCHES: Final = {
     "lake": ("tests.chaos.lake", "a stream in the lake, while its store and the nodes fail"),
     "foreign": ("tests.chaos.foreign", "publishers in C, Go, Java, JavaScript through failovers"),
     "spark": ("tests.spark.interruptions", "writes that Spark interrupts and repeats"),
+    "halts": ("tests.halts", "pytest, while random processes of it stand still for a moment"),
     "cycles": ("tests.cycles", "create a stream and publish at once, over and over"),
     "bounds": ("tests.chaos.bounds", "measures what one node bears"),
     "gaps": ("tests.chaos.gaps", "measures how long publishers wait for a new leader"),
