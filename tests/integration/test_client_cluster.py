@@ -97,7 +97,7 @@ async def test_a_killed_leader_costs_publishers_and_readers_a_pause_no_record(
         assert (await client.describe_stream("survivor")).leader != leader
         ended.set()
         await asyncio.gather(*publishers)
-        last = await client.publish("survivor.x", b"last")
+        last = await client.publish("survivor.x", b"last", msg_id="last")
         acknowledged[last.offset] = b"last"
         found = await asyncio.wait_for(reader, 60)
         await asyncio.to_thread(cluster.restart, leader)

@@ -127,7 +127,10 @@ async def test_a_loop_that_blocked_until_nats_dropped_us_as_slow_is_a_counted_ga
             values = [b"%d:" % number + bytes(500_000) for number in range(100)]
             flooding = threading.Thread(target=flood, args=(server.port, values), daemon=True)
             flooding.start()
-            time.sleep(1.0)  # noqa: ASYNC251  the blocked loop is what this is about
+            deadline = time.monotonic() + 60
+            while "Slow Consumer" not in server.log:
+                assert time.monotonic() < deadline, server.log
+                time.sleep(0.05)  # noqa: ASYNC251  the blocked loop is what this is about
             await eventually(lambda: got.reconnects > 0)
             await asyncio.to_thread(flooding.join)
             await eventually(lambda: connection.is_connected)
@@ -252,7 +255,7 @@ async def interest_spreads(publisher: NatsConnection, got: Collector) -> None:
 @on_loop
 async def test_a_lame_duck_without_alternative_is_kept_to_its_end() -> None:
     got = Collector()
-    with NatsServer("lame_duck_duration: 30s, lame_duck_grace_period: 1s") as server:
+    with NatsServer("lame_duck_duration: 200s, lame_duck_grace_period: 100s") as server:
         async with connected(server.url, got) as connection:
             connection.subscribe("a", "", got.deliver)
             await connection.flush()

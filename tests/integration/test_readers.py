@@ -126,7 +126,7 @@ def test_500_slow_readers_each_get_everything_and_ingest_goes_on(
     elapsed = time.monotonic() - begun
     publisher.finish()
 
-    ratio = (publisher.acknowledged / elapsed) / (alone.acknowledged / 2)
+    ratio = (publisher.acknowledged / elapsed) / (max(alone.acknowledged, 1) / 2)
     print(
         f"{READERS} readers took {READERS * len(tail) / 2**20 / elapsed:.0f} MiB/s for "
         f"{elapsed:.1f} s; ingest ran at {ratio:.0%} of its rate without them, the slowest 50 "
