@@ -12,6 +12,10 @@ import pytest
 from jetstream_client import Client, PreconditionFailedError
 from tests.support import command
 from tests.support.cluster import TestCluster
+from tests.support.patient_server import PatientCluster
+from tests.support.stages import cluster_stage
+
+cluster = cluster_stage(kind=PatientCluster)
 
 Run = Callable[..., str]
 
@@ -100,7 +104,7 @@ def test_a_leadership_is_handed_over_and_only_to_who_can_lead(
     assert said.startswith(f"node {target} leads handed")
     after = client.describe_stream("handed")
     assert (after.leader, after.leader_epoch > before.leader_epoch) == (target, True)
-    assert client.publish("handed", b"x").offset == 0
+    assert client.publish("handed", b"x", msg_id="x").offset == 0
     again = json.loads(jetstream("stream", "transfer-leader", "handed", str(target), "--json"))
     assert again["leader_epoch"] == after.leader_epoch, "it leads already: nothing happens"
     assert "cannot lead" in jetstream("stream", "transfer-leader", "handed", "99", code=1)

@@ -25,6 +25,7 @@ from jetstream_server.node.bootstrap import bootstrap
 from jetstream_server.node.config import load
 from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
+from tests.support.patient_server import PatientCluster
 
 
 def switch_on(cluster: TestCluster) -> None:
@@ -66,7 +67,7 @@ class Reader(threading.Thread):
 def test_security_is_switched_on_by_a_rolling_restart_without_a_client_noticing(
     tmp_path: Path,
 ) -> None:
-    with running_cluster(tmp_path) as cluster:
+    with running_cluster(tmp_path, kind=PatientCluster) as cluster:
         token = administrator(cluster)
         with Client(cluster.servers, token=token, timeout=60) as admin:
             admin.create_stream("orders", "orders.>", replicas=3)
@@ -175,7 +176,7 @@ def _nodes_still_work_together(cluster: TestCluster, admin: Client) -> None:
     leader = admin.describe_stream("orders").leader
     target = next(node for node in cluster.nodes if node != leader)
     assert admin.transfer_leader("orders", target).leader == target
-    admin.publish("orders.eu", b"after the hand-over")
+    admin.publish("orders.eu", b"after the hand-over", msg_id="after the hand-over")
     cluster.wait_for(
         "all are ready",
         lambda: all(not node.not_ready for node in admin.describe_cluster().nodes),

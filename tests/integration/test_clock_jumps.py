@@ -97,8 +97,7 @@ def test_what_is_repeated_to_a_leader_whose_clock_is_hours_off_is_stored_once(
     producer.deliver(clocked.nats, batches + messages)
     first = clocked.settled("s").stream.leader
     for target in [node for node in (1, 2, 0, 1, 2, 0) if node != first] + [first]:
-        clocked.wait_for_isr("s", clocked.nodes)
-        clocked.jetstream("stream", "transfer-leader", "s", str(target))
+        clocked.hand_over("s", target)
         producer.deliver(clocked.nats, producer.add_messages(1))  # Under the clock of that node.
         repeat(clocked, producer, batches + messages)
     for node in clocked.nodes:

@@ -12,6 +12,7 @@ import pytest
 
 from jetstream_client import Client, InvalidRequestError, UnavailableError
 from tests.support.cluster import TestCluster
+from tests.support.patient_server import PatientCluster
 
 WAITING = "waiting_for_metadata_leader"
 
@@ -19,7 +20,7 @@ WAITING = "waiting_for_metadata_leader"
 @pytest.fixture
 def unstarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """Not started yet, but for NATS."""
-    cluster = TestCluster(tmp_path_factory.mktemp("cluster") / "nodes")
+    cluster = PatientCluster(tmp_path_factory.mktemp("cluster") / "nodes")
     try:
         cluster.cluster.start_nats()
         yield cluster
@@ -34,7 +35,7 @@ def draining(client: Client) -> list[int]:
 def test_a_new_cluster_waits_for_all_voters_and_a_stream_for_as_many_nodes_as_its_replicas(
     tmp_path: Path,
 ) -> None:
-    cluster = TestCluster(tmp_path / "four", nodes=4)
+    cluster = PatientCluster(tmp_path / "four", nodes=4)
     try:
         cluster.cluster.start_nats()
         for node in (0, 1):

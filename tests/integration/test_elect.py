@@ -10,6 +10,10 @@ import pytest
 from jetstream_client import Client, PreconditionFailedError
 from tests.support import command
 from tests.support.cluster import TestCluster
+from tests.support.patient_server import PatientCluster
+from tests.support.stages import cluster_stage
+
+cluster = cluster_stage(kind=PatientCluster)
 
 
 @pytest.fixture

@@ -19,6 +19,10 @@ from tests.support import command as command_line
 from tests.support.api import call
 from tests.support.browser import browser, needs_chromium
 from tests.support.cluster import TestCluster
+from tests.support.patient_server import PatientCluster
+from tests.support.stages import cluster_stage
+
+cluster = cluster_stage(kind=PatientCluster)
 
 RECORDS = 10
 _Query = pb.ListOffsetsRequest.Query

@@ -45,11 +45,6 @@ def fill(cluster: TestCluster, name: str, flush: int = INTERVAL) -> Books:
     return books
 
 
-def lead(cluster: TestCluster, name: str, node: int) -> None:
-    cluster.jetstream("stream", "transfer-leader", name, str(node))
-    cluster.wait_for(f"node {node} leads", lambda: cluster.settled(name).stream.leader == node)
-
-
 @pytest.mark.parametrize("lost", ["oldest segment", "middle segment", "folder"])
 def test_a_follower_that_lost_files_copies_anew_and_takes_nothing_from_the_others(
     cluster: TestCluster, name: str, lost: str
@@ -72,7 +67,7 @@ def test_a_follower_that_lost_files_copies_anew_and_takes_nothing_from_the_other
     cluster.restart(follower)
     assert "log_damaged" in cluster.log(follower)[options_before:]
     cluster.wait_for_isr(name, cluster.nodes)
-    lead(cluster, name, follower)
+    cluster.hand_over(name, follower)
     assert cluster.settled(name).log_start_offset == 0
     cluster.check_everywhere(name, books)
 
@@ -143,5 +138,5 @@ def test_a_node_that_lost_all_streams_says_so_though_it_is_killed_before_it_has_
     cluster.restart(*cluster.nodes)
     assert f"{folder} was lost with the folder" in cluster.log(follower)[options_before:]
     cluster.wait_for_isr(name, cluster.nodes)
-    lead(cluster, name, follower)
+    cluster.hand_over(name, follower)
     cluster.check_everywhere(name, books)

@@ -22,6 +22,7 @@ from tests.property.test_batch_hostile import forged
 from tests.support.api import Api, raw_nats
 from tests.support.cluster import TestCluster
 from tests.support.loops import on_loop
+from tests.support.patient_server import PatientCluster
 from tests.support.producing import Producer
 from tests.support.server import ServerProcess
 from tests.support.stages import cluster_stage
@@ -77,7 +78,7 @@ def test_what_was_stored_before_a_restart_is_a_duplicate_after_it(
     assert len(stored) == 200 * sum(name[0] == "b" for name in producer.acked) + 20
 
 
-cluster = cluster_stage(scope="function")
+cluster = cluster_stage(scope="function", kind=PatientCluster)
 
 
 def test_retries_across_failovers_are_stored_once(cluster: TestCluster) -> None:

@@ -29,7 +29,7 @@ STREAM, CURSOR = "orders", "billing"
 @pytest.fixture(scope="module")
 def cursor_is_behind(cluster: TestCluster) -> None:
     """By three records, whichever nodes lead the stream and the cursors."""
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         client.create_stream(STREAM, "orders.>")
         for number in range(5):
             client.publish("orders.eu", b"%d" % number, msg_id=f"m{number}")
@@ -63,7 +63,7 @@ def test_a_cursor_s_lag_is_known_whichever_nodes_lead_it_and_its_stream(
     """One node leads the cursors and gives the series, also where another leads the stream."""
     addresses = http_of(cluster)
     cluster.wait_for_isr(STREAM, [0, 1, 2])
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         if client.describe_stream(STREAM).leader != leader:
             client.transfer_leader(STREAM, leader)
 

@@ -49,14 +49,14 @@ async def publish(client: AsyncClient, subject: str, acknowledged: dict[int, byt
 
 @on_loop
 async def test_the_replica_in_the_clients_rack_serves_it(cluster: TestCluster) -> None:
-    async with AsyncClient(cluster.servers) as client:
+    async with AsyncClient(cluster.servers, timeout=60) as client:
         stream = await client.create_stream("racks", "racks.>")
         await client.publish("racks.x", b"1", msg_id="1")
     for number, rack in enumerate(RACKS):
         data, served_by = cluster.cluster.config["nodes"][number]["data"], ""
         async with asyncio.timeout(60):
             while served_by != data:  # One that stands still may be out of sync for a moment.
-                async with AsyncClient(cluster.servers, rack=rack) as client:
+                async with AsyncClient(cluster.servers, rack=rack, timeout=60) as client:
                     found = await client.fetch(stream.id, 0, read_from="nearest", max_wait=60.0)
                     assert found.values() == [b"1"]
                     served_by = asked(client, stream.id, "nearest")
@@ -108,7 +108,7 @@ async def test_a_replica_that_is_followed_and_freezes_is_left_for_another(
     cluster: TestCluster, questions: Questions
 ) -> None:
     """The one in the reader's rack, which does not lead."""
-    async with AsyncClient(cluster.servers) as admin, AsyncExitStack() as stack:
+    async with AsyncClient(cluster.servers, timeout=60) as admin, AsyncExitStack() as stack:
         stream = await admin.create_stream("near", "near.>")
         await asyncio.to_thread(cluster.wait_for_isr, "near", cluster.nodes)
         leader = (await admin.describe_stream("near")).leader
@@ -148,7 +148,7 @@ async def test_a_replica_that_is_followed_and_freezes_is_left_for_another(
 async def test_a_reader_that_has_seen_more_than_its_replica_waits_for_it(
     cluster: TestCluster,
 ) -> None:
-    async with AsyncClient(cluster.servers) as client:
+    async with AsyncClient(cluster.servers, timeout=60) as client:
         await client.create_stream("ahead", "ahead.>")
         for number in range(100):
             offset = (await client.publish("ahead.x", b"%d" % number, msg_id=f"m{number}")).offset

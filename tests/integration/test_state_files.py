@@ -87,7 +87,7 @@ def test_a_node_whose_data_folder_is_taken_away_says_so_hands_over_and_stops(
     shutil.copytree(folder, older)
     load = Load(cluster.nats, "orders").start()
     load.wait_for_acks(ACKS)
-    cluster.jetstream("stream", "transfer-leader", "orders", "0")
+    cluster.hand_over("orders", 0)
     load.wait_for_acks(ACKS)
     folder.rename(tmp_path / "taken")
     if way != "removed":

@@ -16,6 +16,10 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from tests.support.api import call
 from tests.support.cluster import TestCluster
+from tests.support.patient_server import PatientCluster
+from tests.support.stages import cluster_stage
+
+cluster = cluster_stage(kind=PatientCluster)
 
 
 @pytest.fixture

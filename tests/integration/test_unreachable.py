@@ -204,7 +204,7 @@ def test_a_leader_whose_disk_is_below_its_reserve_hands_over_and_gets_nothing_ba
 ) -> None:
     cluster, disk = narrow
     load, _ = begin(cluster, name)
-    cluster.jetstream("stream", "transfer-leader", name, "0")
+    cluster.hand_over(name, 0)
     load.wait_for_acks(100)
     filled_at = time.monotonic()
     disk.leave(RESERVE_BYTES // 2)

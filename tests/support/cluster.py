@@ -17,6 +17,7 @@ from examples.cluster.local import PORTS_BETWEEN_NODES, LocalCluster
 from examples.cluster.processes import ClusterError
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
 from tests.support import command
 from tests.support.api import Api, call
 from tests.support.forked_nodes import ForkedNodes
@@ -171,6 +172,17 @@ class TestCluster:
 
         self.wait_for(f"somebody leads {name}", is_led)
         return found[0]
+
+    def hand_over(self, name: str, node: int) -> None:
+        """Return once that node leads. It may have to be in sync first, and others may take over
+        meanwhile."""
+        request = pb.TransferLeaderRequest(stream=common_pb2.StreamRef(name=name), node_id=node)
+
+        def leads() -> bool:
+            call(self.api(self.nodes[0]).cluster.TransferLeader, request)
+            return bool(self.describe(name).stream.leader == node)
+
+        self.wait_for(f"node {node} leads {name}", leads)
 
     def segments(self, node: int, stream_id: int) -> bytes:
         """What a node's log of a stream is made of."""
