@@ -92,7 +92,7 @@ def main() -> None:
         LeafServer() as hub,
         api_cluster(Path(folder), hub) as cluster,
     ):
-        with Client(cluster.servers) as client:
+        with Client(cluster.servers, timeout=60) as client:
             client.create_stream("jobs", "jobs.>", replicas=3)
         found = asyncio.run(_measure(cluster, hub.url, options.rounds))
     median, worst = statistics.median(found), max(found)

@@ -95,7 +95,7 @@ async def test_nothing_is_forgotten_or_done_twice_when_the_leader_is_killed(tmp_
         api_cluster(tmp_path / "nodes", hub) as cluster,
         ExitStack() as ending,
     ):
-        with Client(cluster.servers) as client:
+        with Client(cluster.servers, timeout=60) as client:
             client.create_stream("work", "work.>", replicas=3)
         async with asking(hub.url) as publisher:
             readers = []

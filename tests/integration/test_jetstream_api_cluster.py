@@ -30,7 +30,7 @@ hub = hub_stage()
 def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCluster]:
     """Three streams, each led by another node, and with one replica there only."""
     with api_cluster(tmp_path_factory.mktemp("api"), hub) as running:
-        with Client(running.servers) as client:
+        with Client(running.servers, timeout=60) as client:
             for name in STREAMS:
                 client.create_stream(name, f"{name}.>", replicas=1)
             client.create_stream("safe", "safe.>", replicas=3)
@@ -116,7 +116,7 @@ async def test_every_leader_holds_publishers_to_the_same_last_sequence(
                 taken.append(last)
             found = await client.request("$JS.log.API.DIRECT.GET.kept.kept.x", b"", timeout=60)
             assert int((found.headers or {})["Nats-Sequence"]) == last
-            await asyncio.to_thread(hand_over, cluster, turn % 3)
+            await asyncio.to_thread(cluster.hand_over, "kept", turn % 3)
         assert taken == list(range(1, 19))
 
 
@@ -133,11 +133,6 @@ async def expecting(client: NatsClient, sequence: int) -> dict[str, Any]:
             return found
 
 
-def hand_over(cluster: ApiCluster, node_id: int, stream: str = "kept") -> None:
-    with Client(cluster.servers, timeout=60) as sdk:
-        sdk.transfer_leader(stream, node_id)
-
-
 @on_loop
 async def test_a_bucket_is_served_by_whichever_node_leads(
     cluster: ApiCluster, hub: LeafServer
@@ -152,7 +147,7 @@ async def test_a_bucket_is_served_by_whichever_node_leads(
             entry = await kept.get("k")
             assert (entry.value, entry.revision) == (b"%d" % turn, ack["seq"])
             assert await kept.keys() == ["k"]
-            await asyncio.to_thread(hand_over, cluster, turn % 3, "KV_all")
+            await asyncio.to_thread(cluster.hand_over, "KV_all", turn % 3)
         for sequence in (2, 4, 6):  # Whichever node is asked, the leader purges.
             body = json.dumps({"seq": sequence}).encode()
             purged = json.loads(await asked(client, "STREAM.PURGE.KV_all", body))

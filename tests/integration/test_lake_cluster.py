@@ -66,7 +66,7 @@ def digest_at(cluster: TestCluster, node: int, end: int) -> str:
 
 
 def test_every_replica_has_every_record(laked: TestCluster, folder: Path) -> None:
-    with Client(laked.servers) as client:
+    with Client(laked.servers, timeout=60) as client:
         stream = client.create_stream(
             NAME, NAME, lake=True, segment_bytes=64 * 1024, local_max_bytes=64 * 1024,
             duplicate_window=0,

@@ -43,7 +43,7 @@ def test_a_limit_set_on_a_running_stream_is_kept_by_leader_and_followers(
     cluster: TestCluster,
 ) -> None:
     """Nothing is published once the limit is set: the followers have nothing to fetch."""
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         stream = client.create_stream("limited", "limited", segment_bytes=65_536)
         publish(cluster, "limited", 40)
         client.alter_stream(stream, max_messages=10)
@@ -69,7 +69,7 @@ def test_a_limit_set_on_a_running_stream_is_kept_by_leader_and_followers(
 
 
 def test_records_grow_too_old_on_every_node_of_an_idle_stream(cluster: TestCluster) -> None:
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         stream = client.create_stream("aging", "aging", max_age=0.5, segment_age=0.2)
         publish(cluster, "aging", 3)
         for node in cluster.nodes:
@@ -88,7 +88,7 @@ def test_every_replica_compacts_its_log_and_a_new_one_copies_the_gaps(cluster: T
     """Readers of each node, from the start, end with the last value of each key; so does a node
     that lost its disk and fetched everything again, gaps and all."""
     expected = {b"key-%d" % key: b"%d" % (1200 + key) + VALUE[:500] for key in range(100)}
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         stream = client.create_stream("prices", "prices", compact=True, segment_bytes=65_536)
         publish_keyed(cluster, "prices", 1300)
         for node in cluster.nodes:
@@ -127,7 +127,7 @@ def test_rot_in_a_compacted_log_is_repaired_from_one_that_is_compacted_otherwise
     cluster: TestCluster,
 ) -> None:
     expected = {b"key-%d" % key: b"%d" % (1200 + key) + VALUE[:500] for key in range(100)}
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         stream = client.create_stream("quotes", "quotes", compact=True, segment_bytes=65_536)
         publish_keyed(cluster, "quotes", 1300)
         leader = client.describe_stream(stream).leader
@@ -198,7 +198,7 @@ def test_a_follower_that_was_away_longer_than_the_grace_time_keeps_nothing_delet
     cluster: TestCluster,
 ) -> None:
     """The leader has no tombstone left to send it, so it copies the log anew."""
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         stream = client.create_stream(
             "graves", "graves", compact=True, segment_bytes=65_536, tombstone_grace=0.1
         )

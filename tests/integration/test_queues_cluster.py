@@ -21,7 +21,7 @@ hub = hub_stage()
 @pytest.fixture(scope="module")
 def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCluster]:
     with api_cluster(tmp_path_factory.mktemp("queues"), hub) as running:
-        with Client(running.servers) as client:
+        with Client(running.servers, timeout=60) as client:
             client.create_stream("safe", "safe.>", replicas=3)
             client.create_stream("mixed", "mixed.>", replicas=3)
         yield running

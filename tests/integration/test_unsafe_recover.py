@@ -58,7 +58,7 @@ def refused_start(cluster: TestCluster, node: int) -> str:
 def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
     cluster: TestCluster,
 ) -> None:
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         client.create_stream("orders", "orders")
         for number in range(50):
             client.publish("orders", b"%d" % number, msg_id=f"m{number}")
@@ -72,7 +72,7 @@ def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
             )
     # What only the lost nodes agree on, and what they go on to store.
     cluster.kill(left)
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         client.create_stream("unknown", "unknown", replicas=1)
         cluster.wait_for_isr("orders", lost)
         for number in range(50, 60):
@@ -134,7 +134,7 @@ def test_a_stream_of_which_only_an_observer_is_left_goes_on_as_the_plan_says(
     cluster: TestCluster,
 ) -> None:
     left, lost = 2, [0, 1]
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         cluster.wait_for(
             "streams can have observers",
             lambda: bool(client.create_stream("any", "any", replicas=1, observers=1)),
@@ -294,7 +294,7 @@ def test_a_sole_survivor_that_may_have_forgotten_a_vote_goes_on_once_it_is_vouch
     cluster: TestCluster,
 ) -> None:
     """A learner waits for others to take it back, and there are none."""
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         client.create_stream("orders", "orders")
         for number in range(50):
             client.publish("orders", b"%d" % number, msg_id=f"m{number}")
@@ -337,7 +337,7 @@ def test_activity_tells_of_the_recovery_although_its_log_knows_more_than_the_met
 ) -> None:
     left, lost = 2, [0, 1]
     metadata = folder(cluster, left) / "metadata"
-    with Client(cluster.servers) as client:
+    with Client(cluster.servers, timeout=60) as client:
         cluster.wait_for(
             "the feature level is raised",
             lambda: "feature_level_raised" in "".join(map(cluster.log, cluster.nodes)),

@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 300.0
 @pytest.fixture(scope="module")
 def log_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        with Client(cluster.servers) as client:
+        with Client(cluster.servers, timeout=60) as client:
             client.create_stream(STREAM, f"{STREAM}.>", replicas=3)
         yield cluster
 
@@ -114,7 +114,7 @@ def test_each_record_is_read_once_when_leaders_are_killed_and_then_the_driver(
         # The driver and its JVM are gone, without a goodbye.
         done.set()
         publisher.join(60)
-        with Client(log_cluster.servers) as client:
+        with Client(log_cluster.servers, timeout=60) as client:
             end = client.offset_at(STREAM, "latest")
         going_on = query(spark, log_cluster.servers, STREAM, tmp_path)
         try:

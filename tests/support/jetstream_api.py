@@ -11,11 +11,11 @@ from pathlib import Path
 import yaml
 from nats.aio.client import Client as NatsClient
 
-from examples.cluster.local import LocalCluster
 from jetstream_server.node.bootstrap import bootstrap
 from jetstream_server.node.config import load
 from tests.support.cluster import TestCluster
 from tests.support.leaf import DOMAIN, LeafServer, answer
+from tests.support.patient_server import PatientNodes
 from tests.support.secured import SecuredServer, administered
 from tests.support.server import ServerProcess
 
@@ -73,7 +73,7 @@ async def until_it_takes_every_setting(client: NatsClient) -> None:
     await answer(client, "STREAM.DELETE.first")
 
 
-class _LocalCluster(LocalCluster):
+class _LocalCluster(PatientNodes):
     def start_nats(self) -> None:
         """There is one already."""
 

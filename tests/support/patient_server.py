@@ -17,14 +17,14 @@ LEASE_US = 5_000_000
 WATCHES = 12
 
 
-class _LocalCluster(LocalCluster):
+class PatientNodes(LocalCluster):
     server = (sys.executable, "-m", "tests.support.patient_server")
 
 
 class PatientCluster(TestCluster):
     """Its nodes are such servers."""
 
-    kind: type[LocalCluster] = _LocalCluster
+    kind: type[LocalCluster] = PatientNodes
 
 
 def main() -> None:
