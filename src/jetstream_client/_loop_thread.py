@@ -197,7 +197,7 @@ class LoopThread:
         call: _Call[_T] | None = None
         try:
             check_not_within()
-            call = self._on_loop(lambda loop: _Call(coroutine, loop))
+            call = self._submit(coroutine)
             return call.result(self._check_alive)
         except JetstreamError as error:
             if call is None:
@@ -259,6 +259,9 @@ class LoopThread:
                 submit = asyncio.run_coroutine_threadsafe
                 return [self._on_loop(lambda loop: submit(make(), loop))]
         return []
+
+    def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> _Call[_T]:
+        return self._on_loop(lambda loop: _Call(coroutine, loop))
 
     def _on_loop(self, submit: Callable[[AbstractEventLoop], _Made]) -> _Made:
         """What `submit` returns for the loop. Raises ClientClosedError, InvalidRequestError."""
