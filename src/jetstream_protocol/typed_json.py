@@ -262,6 +262,11 @@ def _of_number(found: Number, kind: str) -> Any:
     return _MISFIT
 
 
+def is_text_of(found: str, kind: str) -> bool:
+    """Whether the text of a value fits one of SCALARS."""
+    return _of_text(found, kind) is not _MISFIT
+
+
 def _of_text(found: str, kind: str) -> Any:
     if kind == "string":
         return found

@@ -22,6 +22,7 @@ from jetstream_protocol.schema import (
     checked,
     renamed,
 )
+from jetstream_protocol.typed_json import decoded
 
 _SCALARS = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "double", "double": "double",
@@ -201,9 +202,13 @@ def _default(given: Any, value: _Value, where: str) -> str:
     if part.kind == "union":
         part = next(each for each in part.parts if each.kind != "null")
     try:
-        return json.dumps(_of_column(given, part), ensure_ascii=False)
-    except (ArithmeticError, TypeError, ValueError) as error:
+        text = json.dumps(_of_column(given, part), ensure_ascii=False)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise InvalidRequestError(f"{where} has a default that no column can have") from error
+    _, misfit = decoded(f'{{"x": {text}}}'.encode(), (Field("x", value.type),))
+    if misfit is not None:
+        raise InvalidRequestError(f"{where} has a default that does not fit its type")
+    return text
 
 
 def _of_column(given: Any, part: Part) -> Any:
@@ -216,6 +221,8 @@ def _of_column(given: Any, part: Part) -> Any:
     if part.kind == "date":
         return (date(1970, 1, 1) + timedelta(days=given)).isoformat()
     if part.kind in _A_SECOND:
+        if not isinstance(given, int):  # A text times a million takes all memory.
+            raise TypeError("no number")
         moment = timedelta(microseconds=given * 10**6 // _A_SECOND[part.kind])
         return (datetime(1970, 1, 1, tzinfo=UTC) + moment).isoformat().replace("+00:00", "Z")
     if part.kind in ("decimal", "fixed_decimal"):

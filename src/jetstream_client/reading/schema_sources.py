@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from jetstream_protocol import bounded_json
@@ -19,12 +19,11 @@ from jetstream_protocol.schema import (
     checked,
     renamed,
 )
+from jetstream_protocol.typed_json import is_text_of
 
 HOW_TO_SET = "jetstream schema set {} --infer 10000 makes one of its records"
-_TIME = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII
-)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_LEFT_OUT_MAX = 100
+"""Names to tell. A map with other keys in each record has any number."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _BIGINT = range(-(2**63), 2**63)
 _OF_JSON_SCHEMA = {"integer": "bigint", "number": "double", "boolean": "boolean"}
@@ -83,11 +82,14 @@ def _nullable(found: Any) -> bool:
 
 
 class Inference:
-    """Learns a schema from records. left_out: keys that no column can have, with the reasons."""
+    """Learns a schema from records. left_out: keys that no column can have, with the reasons; the
+    first ones, if has_more."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Type | None] = {}
         self.left_out: dict[str, str] = {}
+        self.has_more = False
+        self._mixed: set[str] = set()
         self.records = 0
 
     def add(self, values: Iterable[bytes | None]) -> None:
@@ -118,21 +120,24 @@ class Inference:
         after = dict(before)
         for name, value in found.items():
             where = f"{path}{name}"
-            if where in self.left_out:
+            if where in self._mixed:
                 continue
-            if not _NAME.fullmatch(name):
-                self.left_out[where] = "its name has other than letters, digits and _"
-            elif len(after) >= FIELDS_MAX // 2 and name not in after:
-                self.left_out[where] = "there are too many fields"
-            elif any(name.lower() == each.lower() and name != each for each in after):
-                self.left_out[where] = "another field has its name but for the case"
-            else:
-                try:
-                    after[name] = self._with(after.get(name), value, where, depth)
-                except _MixedError as error:
-                    self.left_out[where] = str(error)
-                    after.pop(name, None)
+            if name not in after and (why := _why_no_field(name, after)):
+                self._leave_out(where, why)
+                continue
+            try:
+                after[name] = self._with(after.get(name), value, where, depth)
+            except _MixedError as error:
+                self._mixed.add(where)
+                self._leave_out(where, str(error))
+                after.pop(name, None)
         return after
+
+    def _leave_out(self, where: str, why: str) -> None:
+        if len(self.left_out) < _LEFT_OUT_MAX:
+            self.left_out[where] = why
+        else:
+            self.has_more = True
 
     def _with(self, before: Any, value: Any, where: str, depth: int) -> Any:
         """The type of what was there before and of the value. None: only nulls were there; a dict
@@ -159,6 +164,17 @@ class _MixedError(Exception):
     """Its values have no type in common."""
 
 
+def _why_no_field(name: str, others: Collection[str]) -> str:
+    """ "": it can be one."""
+    if not _NAME.fullmatch(name):
+        return "its name has other than letters, digits and _"
+    if len(others) >= FIELDS_MAX // 2:
+        return "there are too many fields"
+    if any(name.lower() == each.lower() for each in others):
+        return "another field has its name but for the case"
+    return ""
+
+
 def _scalar_of(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
@@ -166,9 +182,7 @@ def _scalar_of(value: Any) -> str:
         return "bigint" if value in _BIGINT else "double"
     if isinstance(value, float):
         return "double"
-    if _TIME.fullmatch(value):
-        return "timestamp"
-    return "date" if _DATE.fullmatch(value) else "string"
+    return next((kind for kind in ("timestamp", "date") if is_text_of(value, kind)), "string")
 
 
 def _joined(before: Any, kind: str) -> str:

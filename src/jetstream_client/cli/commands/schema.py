@@ -257,4 +257,6 @@ def _schema(cli: Invocation, client: Client, stream: str, given: _Given, before:
         inference.add(batch.column("value").to_pylist())
     for name, why in inference.left_out.items():
         print(f"left out: {printable(name)}: {why}", file=sys.stderr)
+    if inference.has_more:
+        print("left out: further names", file=sys.stderr)
     return inference.schema()
