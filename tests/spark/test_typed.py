@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from jetstream_protocol.schema import Schema
 from jetstream_protocol.typed_json import compiled
 from tests.property.arrow_rows import streamed
+from tests.property.typed_records import documents, schemas
 from tests.spark.support import Log, last_line, run_available
 
 SCHEMA = "id bigint, price double, ship struct<city string, at timestamp>, tags list<string>, n int"
 COLUMNS = ["id", "price", "ship", "tags", "n", "_error"]
+NUMBERS = count()
 
 
 def publish(log: Log, *values: bytes) -> None:
@@ -78,6 +84,22 @@ def test_a_streaming_query_goes_on_over_a_change_and_stops_at_another(
     publish(log, b'{"id":"x"}')
     with pytest.raises(PySparkException, match=r"the schema of stream .* is another one now"):
         run_available(frame, tmp_path, sink)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(schemas, st.lists(documents(), min_size=1, max_size=40))
+def test_any_record_is_what_the_sdk_has(
+    spark: SparkSession, log: Log, schema: Schema, values: list[bytes | None]
+) -> None:
+    name = f"any-{next(NUMBERS)}"
+    any_log = Log.create(log.grpc, log.client, name)
+    log.client.set_schema(name, str(schema))
+    with log.client.publisher(f"{name}.x") as publisher:
+        publisher.publish_many(values, keys=[b"key"] * len(values)).result(60)
+    columns = [*schema.names, "_error"]
+    frame = any_log.read(spark, typed=True).orderBy("offset").select(columns)
+    found = log.client.scan(name, columns=columns, typed=True).to_table()
+    assert frame.toArrow().to_pylist() == found.to_pylist()
 
 
 def test_without_a_schema_there_are_no_typed_columns(spark: SparkSession, log: Log) -> None:
