@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from jetstream_client.reading.schema_sources import HOW_TO_SET
+from jetstream_client.reading.schema_sources import no_schema
 from jetstream_client.reading.typed import Decoder
 from jetstream_protocol.schema import (
     ERROR,
@@ -75,8 +75,7 @@ async def _text(client: AsyncClient, options: ReadOptions) -> str:
     for stream in streams.values():
         text = (await client.describe_schema(stream)).text
         if not text:
-            name = stream.full_name
-            raise OptionError(f"stream {name} has no schema: {HOW_TO_SET.format(name)}")
+            raise OptionError(f"stream {no_schema(stream.full_name)}")
         texts.setdefault(text, stream.full_name)
     if len(texts) > 1:
         raise OptionError(

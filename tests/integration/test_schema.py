@@ -85,7 +85,21 @@ def test_sql_has_the_fields_as_columns(jetstream: Run) -> None:
 def test_an_unknown_column_says_how_to_set_a_schema(jetstream: Run) -> None:
     said = jetstream("sql", "select price from plain", code=2)
     assert "plain has no schema: jetstream schema set plain --infer 10000" in said
+    assert "plain has no schema" in jetstream("sql", "select p.price from plain p", code=2)
     assert "no schema" not in jetstream("sql", "select prize from orders", code=2)
+
+
+def test_an_unknown_column_of_several_streams_says_what_they_lack(
+    jetstream: Run, client: Client
+) -> None:
+    for name in ("many-a", "many-b"):
+        client.create_stream(name, f"{name}.>")
+    client.set_schema("many-a", "x int")
+    query = ("sql", 'select x from "many-*"')
+    said = jetstream(*query, code=2)
+    assert "many-b@many-b.> has no schema: jetstream schema set 'many-b@many-b.>' --infer" in said
+    client.set_schema("many-b", "x bigint")
+    assert "the streams of many-* have different schemas" in jetstream(*query, code=2)
 
 
 def test_without_a_schema_a_table_is_as_before(jetstream: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -21,7 +22,6 @@ from jetstream_protocol.schema import (
 )
 from jetstream_protocol.typed_json import is_text_of
 
-HOW_TO_SET = "jetstream schema set {} --infer 10000 makes one of its records"
 _LEFT_OUT_MAX = 100
 """Names to tell. A map with other keys in each record has any number."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -79,6 +79,12 @@ def _type_of(found: Any, where: str, depth: int) -> Type:
 
 def _nullable(found: Any) -> bool:
     return isinstance(found, dict) and "null" in (found.get("type") or ())
+
+
+def no_schema(stream: str) -> str:
+    """What is wrong, and how to set one."""
+    command = f"jetstream schema set {shlex.quote(stream)} --infer 10000"
+    return f"{stream} has no schema: {command} makes one of its records"
 
 
 class Inference:

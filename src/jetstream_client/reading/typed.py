@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jetstream_client.reading.schema_sources import HOW_TO_SET
+from jetstream_client.reading.schema_sources import no_schema
 from jetstream_client.values.checks import names_in
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.extras import needed_by
@@ -123,7 +123,7 @@ class ConditionalDecoder:
 def decoder_of(text: str, stream: str, columns: Iterable[str] | None = None) -> Decoder:
     """Raises InvalidRequestError, also for a stream without a schema."""
     if not text:
-        raise InvalidRequestError(f"stream {stream} has no schema: {HOW_TO_SET.format(stream)}")
+        raise InvalidRequestError(f"stream {no_schema(stream)}")
     return Decoder(parse(text), columns)
 
 

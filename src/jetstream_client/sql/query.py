@@ -16,7 +16,7 @@ from json import loads
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jetstream_client.publishing.keyed_group import check_group, streams_of
-from jetstream_client.reading.schema_sources import HOW_TO_SET
+from jetstream_client.reading.schema_sources import no_schema
 from jetstream_client.sql import QueryError
 from jetstream_client.sql.misused_bytes import misused_bytes, nodes_of
 from jetstream_client.values.checks import check_text
@@ -53,6 +53,7 @@ _SETTINGS = {
     "autoload_known_extensions": False,
 }
 """Of a database that touches neither files nor the network."""
+_UNKNOWN_COLUMN = ("not found in FROM clause", "does not have a column named")
 _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _BARE_OFFSET = re.compile(r'(?<!["\w])offset(?!["\w])', re.IGNORECASE)
 
@@ -100,7 +101,7 @@ class Query:
         self._patience = patience
         self._tables: list[StreamTable] = []
         self._unknown: set[str] = set()
-        self._without_schema: list[str] = []
+        self._why_untyped: list[str] = []
         self._connection = self._duckdb.connect(":memory:", config=_SETTINGS)
 
     def interrupt(self) -> None:
@@ -139,10 +140,9 @@ class Query:
     def _advice(self, error: Exception) -> str:
         """About the one column whose name is a word of SQL, at which the parser stops, or after it;
         and about columns that a schema would give."""
-        if isinstance(error, self._duckdb.BinderException) and self._without_schema:
-            name = self._without_schema[0]
-            if "not found in FROM clause" in str(error):
-                return f"\n{name} has no schema: {HOW_TO_SET.format(name)}"
+        is_bound = not isinstance(error, self._duckdb.BinderException)
+        if not is_bound and any(words in str(error) for words in _UNKNOWN_COLUMN):
+            return "".join(f"\n{why}" for why in self._why_untyped)
         is_parsed = not isinstance(error, self._duckdb.ParserException)
         if is_parsed or not _BARE_OFFSET.search(self._text):
             return ""
@@ -194,15 +194,21 @@ class Query:
     def _schema(self, name: str, read: Sequence[StreamLike]) -> Schema | None:
         """The schema of the streams, if all have the same. A server of an earlier version knows
         none."""
-        texts = set()
+        texts: dict[str, str] = {}
         for stream in read:
+            called = stream.full_name if isinstance(stream, Stream) else str(stream)
             try:
-                texts.add(self._streams.describe_schema(stream).text)
+                texts[called] = self._streams.describe_schema(stream).text
             except (InvalidRequestError, PermissionDeniedError):
-                texts.add("")
-        if len(texts) == 1 and (text := texts.pop()):
-            return parse(text)
-        self._without_schema.append(name)
+                texts[called] = ""
+        lacking = [called for called, text in texts.items() if not text]
+        if not lacking and len({*texts.values()}) == 1:
+            return parse(next(iter(texts.values())))
+        self._why_untyped.append(
+            no_schema(lacking[0])
+            if lacking
+            else f"the streams of {name} have different schemas: query each on its own"
+        )
         return None
 
     def _several(self, pattern: str, found: Sequence[Stream]) -> Sequence[Stream]:
