@@ -710,7 +710,9 @@ cdef int arrow_struct(Columns self, Op* op, Node* node, int64_t row) noexcept no
     for place in range(op.count):
         within = &self.ops[op.first + place]
         field = column_of(self, node, within)
-        if fits and field != NULL:
+        if field == NULL:
+            self.parts -= 1  # To pass over it takes time, too.
+        elif fits:
             outcome = arrow_value(self, within, field, row)
             fits = outcome != MISFIT and self.parts >= 0 and (
                 outcome == FITS or not field.required

@@ -69,6 +69,7 @@ cdef enum:
     BROKEN = -3  # What became of a value: its bytes are none of the layout.
     NOT_READ = 1  # As typed_values.py numbers errors.
     NO_LAYOUT = 2
+    TEXT_PER_PART = 8  # Bytes that the schema has, and the value does not.
     GROUPS_MAX = 100  # Within each other. As Protobuf's own decoders have it.
 
 
@@ -212,6 +213,7 @@ cdef Symbol* symbol_of(Columns self, Op* op, int64_t number) noexcept nogil:
 cdef int add_default(Columns self, Node* node, Default* given) noexcept nogil:
     cdef Node* field = &self.nodes[node.first + given.place]
     if given.length:
+        self.parts -= given.length // TEXT_PER_PART
         return self._append(field, given.text, given.text + given.length)
     self._append_null(field)
     return NULL_VALUE
@@ -353,6 +355,7 @@ cdef int avro_value(
 
 
 cdef int put_symbol(Columns self, Node* node, Symbol* symbol) noexcept nogil:
+    self.parts -= symbol.length // TEXT_PER_PART
     return self._put_bytes(node, symbol.text, symbol.length)
 
 
@@ -752,7 +755,9 @@ cdef int protobuf_message(
             break
         within = &self.ops[op.first + place]
         field = column_of(self, node, within)
-        if field != NULL:
+        if field == NULL:
+            self.parts -= 1  # To pass over it takes time, too.
+        else:
             outcome = protobuf_field(self, within, field)
             fits = outcome != MISFIT and self.parts >= 0 and (
                 outcome == FITS or not field.required

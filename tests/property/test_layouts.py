@@ -171,6 +171,8 @@ def test_arrow_is_read_as_pyarrow_reads_it(
 
 
 WIDE = ", ".join(f"f{number} int" for number in range(490))
+LONG = "x" * 12_000
+MORE = ", ".join(f"{number} f{number} bool" for number in range(2, 900))
 NONE = ", ".join(f"f{number} union<null, int>" for number in range(490))
 
 
@@ -184,6 +186,15 @@ NONE = ", ".join(f"f{number} union<null, int>" for number in range(490))
         (f"a list<struct<{WIDE}>> using avro <a array<record<x null>>>", b"\xd0\x0f\0"),
         ("a int using avro <a int, b array<null>>", b"\x02\xfe" + b"\xff" * 8 + b"\x01"),
         (f"a list<struct<{WIDE}>> using protobuf (0) <1 a repeated message<1 x int32>>",
+         b"\x0a\0" * 1_000),
+        # A byte or none makes much text of the schema.
+        (f"a list<string> using avro <a array<enum({LONG})>>", b"\xd0\x0f" + b"\0" * 1_001),
+        (f"a list<string> using protobuf (0) <1 a repeated enum({LONG}, 0)>",
+         b"\x0a\xe8\x07" + b"\0" * 1_000),
+        (f'a list<struct<b string default "{LONG}">> using avro <a array<record<x null>>>',
+         b"\xd0\x0f\0"),
+        # What no column wants takes time.
+        (f"a list<struct<x int>> using protobuf (0) <1 a repeated message<1 x int32, {MORE}>>",
          b"\x0a\0" * 1_000),
         ("a string using avro <a string>", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01" + b"x" * 99),
         ("a string using avro <a string>", b"\x01"),

@@ -169,6 +169,18 @@ def test_views_may_show_as_many_bytes_as_the_value_has(times: int, fits: bool) -
     assert read("a list<string>, b bigint", streamed(row)) == wanted
 
 
+@pytest.mark.parametrize(("rows", "fits"), [(100, True), (4_000, False)])
+def test_fields_that_no_column_wants_count(rows: int, fits: bool) -> None:
+    """They take no byte, and time in each element."""
+    nothing = {f"f{number}": pa.nulls(rows) for number in range(400)}
+    arrays = {"x": pa.array([5] * rows, pa.int8()), **nothing}
+    structs = pa.StructArray.from_arrays([*arrays.values()], [*arrays])
+    array = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), structs)
+    wanted = {"a": [{"x": 5}] * rows} if fits else "a is not a list"
+    value = streamed(pa.RecordBatch.from_arrays([array], ["a"]))
+    assert read("a list<struct<x int>>", value) == wanted
+
+
 def nested(kind: Callable[[pa.DataType], pa.DataType], times: int) -> pa.DataType:
     found = pa.int64()
     for _ in range(times):
