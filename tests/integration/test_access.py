@@ -310,6 +310,31 @@ def test_the_name_of_a_keyed_group_tells_nothing_of_streams_that_one_may_not_kno
         user.describe_stream("hidden")
 
 
+def test_the_right_to_every_stream_is_none_to_the_servers_own(
+    admin: Client, user: Client, principal: str
+) -> None:
+    admin.record_activity()
+    admin.commit_cursor("hidden", "secret", 0)
+    admin.add_acl(principal, "all", stream="*", subject=">")
+    admin.add_acl(principal, "read", stream="*s", subject=">")
+    admin.add_acl(principal, "all", allow=False, stream="secret")
+    assert user.fetch("orders")
+    for own in ("__cursors", "__activity"):
+        with pytest.raises(JetstreamError):
+            user.fetch(own)
+        with pytest.raises(JetstreamError):
+            user.alter_stream(own, min_insync_replicas=1)
+        assert own not in {each.name for each in user.list_streams(internal=True)}
+    named = admin.add_acl(principal, "read", stream="__act*", subject=">")
+    assert user.fetch("__activity")
+    admin.remove_acl(named.id)
+    admin.add_acl(principal, "cluster_alter")
+    assert user.fetch("__activity")
+    admin.add_acl(principal, "read", allow=False, stream="*")
+    with pytest.raises(PermissionDeniedError):
+        user.fetch("__activity")
+
+
 def test_a_name_that_is_taken_tells_nothing_of_what_has_it(
     admin: Client, user: Client, principal: str
 ) -> None:

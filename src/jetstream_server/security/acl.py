@@ -11,12 +11,16 @@ their names as well.
 Deny wins. Without a rule that allows it, an operation is denied. A principal that may do anything
 with a stream but `commit` may describe it, unless that is denied. Pure: depends only on the rules
 passed in.
+
+**safety** The server's own streams tell of all others, of cursors, tokens and rules. An allow rule
+counts for them only if its pattern begins as their names do, or the principal may alter the
+cluster.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -24,6 +28,7 @@ from typing import Any
 
 from jetstream_protocol import subjects
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.stream_names import INTERNAL_PREFIX
 
 EVERYBODY = "*"
 ALL = "all"
@@ -129,7 +134,7 @@ class AclRule:
 
 
 def decide(
-    rules: Iterable[AclRule],
+    rules: Collection[AclRule],
     operation: Operation,
     name: str = "",
     subject: str = "",
@@ -141,7 +146,7 @@ def decide(
 
 
 def deciding_rule(
-    rules: Iterable[AclRule],
+    rules: Collection[AclRule],
     operation: Operation,
     name: str = "",
     subject: str = "",
@@ -149,11 +154,13 @@ def deciding_rule(
 ) -> AclRule | None:
     """The rule that allows it; None: a rule denies it, or none allows it."""
     allowing = None
+    must_name = name.startswith(INTERNAL_PREFIX) and not decide(rules, Operation.CLUSTER_ALTER)
     for rule in rules:
         if rule.names(operation, cursor) and rule.holds(name, subject):
             if not rule.allow:
                 return None
-            allowing = allowing or rule
+            if rule.stream.startswith(INTERNAL_PREFIX) or not must_name:
+                allowing = allowing or rule
     return allowing
 
 
