@@ -333,11 +333,18 @@ def typed(
     runs: Annotated[int, typer.Option(min=1, help="Of each query in each form.")] = 5,
     ingest: Annotated[bool, typer.Option("--ingest", help="The check of on_mismatch.")] = False,
     decode: Annotated[bool, typer.Option("--decode", help="Each format, in memory.")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="In Spark, which needs Java.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Query JSON by the columns of a schema, and by hand: what it takes of the processor. With
-    --decode: decode each format, without a server. With
-    --ingest: store it with a check by the schema, and without."""
+    """Query JSON by the columns of a schema, by hand, and as Parquet: what it takes of the
+    processor. With --spark: the same in Spark. With --decode: decode each format, without a server.
+    With --ingest: store it with a check by the schema, and without."""
+    if spark:
+        from benchmarks import typed_spark
+
+        report = typed_spark.run(records, runs, _progress)
+        _finish(report, json, typed_spark.TITLE, typed_spark.COLUMNS)
+        return
     if decode:
         report = typed_benchmark.decode(records, runs, _progress)
         _finish(report, json, typed_benchmark.DECODE_TITLE, typed_benchmark.DECODE_COLUMNS)

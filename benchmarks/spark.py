@@ -57,7 +57,7 @@ def run(messages: int, size: int, pairs: int, seconds: float, progress: Progress
     """Read `messages` of `size` bytes `pairs` times on every side; trickle for `seconds`."""
     rows = messages // (THREADS * 10_000) * THREADS * 10_000
     # PySpark forks to start its JVM, which a process does better before it uses gRPC.
-    with _session() as spark, this_server.this_server() as addresses:
+    with session() as spark, this_server.this_server() as addresses:
         load = ["--port", str(addresses.nats_port), "--subject", SUBJECT, "--size", str(size)]
         run_json("benchmarks.load", *load, "--messages", str(rows), "--warm-up", "0")
         progress(f"{rows:,} messages of {size} B written")
@@ -81,7 +81,7 @@ def run(messages: int, size: int, pairs: int, seconds: float, progress: Progress
 
 
 @contextmanager
-def _session() -> Iterator[SparkSession]:
+def session() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Workers must find the sources of this package.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(TREE), os.environ.get("PYTHONPATH", "")])

@@ -3,7 +3,8 @@
 One node holds records of eight fields, in JSON. Each query is asked by columns and by hand, in
 turn, of the table that `jetstream sql` makes. What counts is the processor time of this process,
 from the fetch to the answer. By hand, each query is written as most write it, with `->>` for each
-field, and in other ways, of which the quickest counts.
+field, and in other ways, of which the quickest counts. The same columns in a file of Parquet are
+what an export, made beforehand, would give.
 
 The same records are then published to a stream that refuses what does not fit its schema, and to
 one that does not, in turn: as plain messages without acks, and in batches. What counts is the
@@ -16,11 +17,14 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks import this_server
 from benchmarks.nats_socket import NatsSocket
@@ -67,6 +71,8 @@ COLUMNS = (
     Column("faster", lambda r: times(r["arrow_ns"] / r["typed_ns"])),
     Column("the quickest by hand", lambda r: f"{r['by_hand_ns']:,.0f}"),
     Column("faster", lambda r: times(r["by_hand_ns"] / r["typed_ns"])),
+    Column("Parquet", lambda r: f"{r['parquet_ns']:,.0f}"),
+    Column("faster", lambda r: times(r["parquet_ns"] / r["typed_ns"])),
 )
 
 
@@ -76,6 +82,10 @@ class Query(NamedTuple):
     name: str
     typed: str
     by_hand: tuple[str, ...]
+
+    @property
+    def of_parquet(self) -> str:
+        return self.typed.replace("from orders", "from parquet")
 
 
 _PRICE = "(decode(value)->>'$.price')::double"
@@ -114,15 +124,15 @@ QUERIES = (
 def run(records: int, runs: int, progress: Progress) -> Report:
     """runs: of each query in each form."""
     with this_server.nodes(1) as addresses, Client(addresses.grpc, timeout=60) as client:
-        client.create_stream("orders", "orders", flush="none")
-        size = _fill(client, records)
+        size = fill(client, records)
         connection = duckdb.connect()
         connection.register("orders", StreamTable([client.scan("orders")], parse(SCHEMA)))
+        connection.read_parquet(export(client, addresses.folder)).create_view("parquet")
         results = []
         for query in QUERIES:
             taken = _measured(connection, query, runs)
             each = {form: seconds * 1e9 / records for form, seconds in taken.items()}
-            typed = each.pop(query.typed)
+            typed, parquet = each.pop(query.typed), each.pop(query.of_parquet)
             by_hand = min(each, key=each.__getitem__)
             results.append(
                 {
@@ -131,6 +141,7 @@ def run(records: int, runs: int, progress: Progress) -> Report:
                     "arrow_ns": each[query.by_hand[0]],
                     "by_hand_ns": each[by_hand],
                     "by_hand": by_hand,
+                    "parquet_ns": parquet,
                     "every_ns": each,
                 }
             )
@@ -185,7 +196,7 @@ def _in_batches(table: pa.Table) -> list[Batch]:
 
 def _measured(connection: Any, query: Query, runs: int) -> dict[str, float]:
     """Processor seconds of each form: the median."""
-    forms = (query.typed, *query.by_hand)
+    forms = (query.typed, *query.by_hand, query.of_parquet)
     taken: dict[str, list[float]] = {form: [] for form in forms}
     for number in range(runs):
         for form in forms if number % 2 == 0 else forms[::-1]:
@@ -248,14 +259,27 @@ def _await_end(client: Client, records: int) -> None:
         time.sleep(0.05)
 
 
-def _fill(client: Client, records: int) -> int:
-    """Publish the records; returns their bytes."""
-    values = list(_values(records))
+def fill(client: Client, records: int) -> int:
+    """Publish the records to a new stream, `orders`, with their schema; returns their bytes."""
+    client.create_stream("orders", "orders", flush="none")
+    client.set_schema("orders", SCHEMA)
+    values, size = _values(records), 0
     with client.publisher("orders") as publisher:
-        for first in range(0, records, BATCH):
-            publisher.publish_many(values[first : first + BATCH])
+        while batch := list(islice(values, BATCH)):
+            size += sum(map(len, batch))
+            publisher.publish_many(batch)
         publisher.flush()
-    return sum(map(len, values))
+    return size
+
+
+def export(client: Client, folder: Path) -> str:
+    """The fields of all records, as columns of a file of Parquet in the folder."""
+    path = str(folder / "orders.parquet")
+    scan = client.scan("orders", columns=parse(SCHEMA).names, typed=True)
+    with pq.ParquetWriter(path, scan.schema, compression="zstd") as writer:
+        for batch in scan:
+            writer.write_batch(batch)
+    return path
 
 
 def _values(records: int) -> Iterator[bytes]:

@@ -53,6 +53,12 @@ def server_seconds() -> ServerSeconds:
     return ServerSeconds(nodes, nats)
 
 
+def seconds_of_others(but: list[int]) -> float:
+    """Processor time until now of all that this process has started, and that those have, also of
+    what has ended since, without the processes named."""
+    return sum(_seconds_and_children(pid) for pid in _descendants(os.getpid()) if pid not in but)
+
+
 def _descendants(ancestor: int) -> Iterator[int]:
     parents = {}
     for folder in Path("/proc").iterdir():
@@ -72,6 +78,12 @@ def _processor_seconds(pid: int) -> float:
     """User and system time of all threads (proc(5): fields 14 and 15, counted from 1)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _seconds_and_children(pid: int) -> float:
+    """The same, and that of the children that have ended (fields 16 and 17)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:

@@ -246,6 +246,25 @@ def test_idle_streams_are_watched_on_every_node() -> None:
     assert all(min(result["resident_bytes"]) > 0 for result in report["results"])
 
 
+@long
+def test_typed_columns_are_compared_with_queries_by_hand_and_with_parquet() -> None:
+    report = run("typed", "--records", "2000", "--runs", "1")
+    assert len(report["results"]) == 3
+    for result in report["results"]:
+        assert min(result[way] for way in ("typed_ns", "by_hand_ns", "parquet_ns")) > 0
+
+
+@long
+def test_typed_columns_in_spark_are_compared_with_from_json_and_with_parquet() -> None:
+    """Spark gives the same answers to all three, or the benchmark fails."""
+    report = run("typed", "--spark", "--records", "2000", "--runs", "1")
+    assert [result["job"] for result in report["results"]] == [
+        "one field", "two fields, grouped by one",
+    ]  # fmt: skip
+    for result in report["results"]:
+        assert min(result[way]["spark_ns"] for way in ("typed", "from_json", "parquet")) > 0
+
+
 class FakeSocket:
     """Takes what the reader answers; nothing is sent anywhere."""
 
