@@ -17,6 +17,7 @@ import ssl
 from typing import Any
 
 from jetstream_server.net.certificates import reason
+from jetstream_server.net.handshake_turns import Turn
 from jetstream_server.net.tls import PeerIdentity, of_certificate
 from jetstream_server.net.tls_records import RecordGate, TooManyRecordsError
 
@@ -210,12 +211,12 @@ async def handshake(
     timeout_s: float,
     *,
     server_side: bool,
-    turn: asyncio.Lock | None = None,
+    turn: Turn | None = None,
 ) -> TlsSocket:
     """Begin TLS on a connected, non-blocking socket, which the result then owns.
 
-    turn: a lock shared by handshakes that unknown callers may begin in large numbers. One of them
-    makes one step per iteration of the loop: a step takes some milliseconds.
+    turn: waits until this one may make a step, among those that unknown callers may begin in large
+    numbers.
 
     Raises OSError, with the socket closed: TimeoutError, or TlsError for a failure of the other end
     or an unsuitable certificate.
@@ -232,7 +233,7 @@ async def handshake(
     return secured
 
 
-async def _shake_hands(sock: TlsSocket, turn: asyncio.Lock | None) -> None:
+async def _shake_hands(sock: TlsSocket, turn: Turn | None) -> None:
     loop = asyncio.get_running_loop()
     fd = sock.fileno()
     while True:
@@ -252,12 +253,9 @@ async def _shake_hands(sock: TlsSocket, turn: asyncio.Lock | None) -> None:
             remove(fd)
 
 
-async def _step(sock: TlsSocket, turn: asyncio.Lock | None) -> None:
+async def _step(sock: TlsSocket, turn: Turn | None) -> None:
     if turn is None:
         sock.shake_hands()
         return
-    async with turn:
-        try:
-            sock.shake_hands()
-        finally:
-            await asyncio.sleep(0)
+    async with turn():
+        sock.shake_hands()

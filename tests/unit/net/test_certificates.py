@@ -23,6 +23,7 @@ from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.net.certificates import Certificates, TlsFiles
 from jetstream_server.net.frame_socket import FrameSocket
+from jetstream_server.net.handshake_turns import HandshakeTurns
 from jetstream_server.net.tls import PeerIdentity
 from jetstream_server.net.tls_socket import handshake
 from tests.support.loops import on_loop
@@ -199,7 +200,7 @@ async def test_a_peer_that_does_not_go_on_is_given_up(authority: Authority) -> N
 async def test_many_handshakes_do_not_hold_the_loop(authority: Authority) -> None:
     """One step of one of them between two turns of everybody else."""
     node = Certificates(files(authority, authority.node(3, HOSTS)))
-    turn = asyncio.Lock()
+    turn = HandshakeTurns().of("127.0.0.1")
     turns = 0
 
     async def others() -> None:

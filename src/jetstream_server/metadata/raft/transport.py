@@ -53,6 +53,7 @@ from jetstream_server.net.byte_stream import ByteStream
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.dial import dial as dial_host
 from jetstream_server.net.frame_socket import peer_of
+from jetstream_server.net.handshake_turns import HandshakeTurns
 from jetstream_server.net.tls_socket import StreamSocket, TlsError
 from jetstream_server.net.tls_socket import handshake as tls_handshake
 from jetstream_server.origins import Strangers, origin_of
@@ -175,7 +176,7 @@ class PeerLinks:
         self._timings = timings or LinkTimings()
         self._links: dict[NodeId, Link] = {}
         self._strangers: Strangers[asyncio.Task[None]] = Strangers()
-        self._handshakes = asyncio.Lock()
+        self._handshakes = HandshakeTurns()
         self._throttle = LogThrottle()
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -391,7 +392,7 @@ class PeerLinks:
                     self._certificates.raft,
                     HANDSHAKE_SECONDS_MAX,
                     server_side=True,
-                    turn=self._handshakes,
+                    turn=self._handshakes.of(peer_of(sock)),
                 )
             stream = ByteStream(sock)
             link = None

@@ -21,6 +21,7 @@ from jetstream_server.net.acceptor import BACKLOG, accept_each
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_connection import FrameConnection
 from jetstream_server.net.frame_socket import FrameSocket, peer_of
+from jetstream_server.net.handshake_turns import HandshakeTurns
 from jetstream_server.net.receive_budget import ReceiveBudget
 from jetstream_server.net.tls import PeerIdentity
 from jetstream_server.net.tls_socket import handshake
@@ -75,7 +76,7 @@ class DataPlaneServer:
         produces: None: producers' batches are not taken. certificates: for TLS on this port;
         followers must then show theirs."""
         self._certificates = certificates
-        self._handshakes = asyncio.Lock()
+        self._handshakes = HandshakeTurns()
         self._throttle = LogThrottle()
         self._fetches = Fetches(replicas, fetches, access)
         self._followers = Followers(
@@ -181,9 +182,8 @@ class DataPlaneServer:
         peer = peer_of(sock)
         seconds = NODE_SECONDS if nodes_only else HELLO_SECONDS
         try:
-            secured = await handshake(
-                sock, certificates.data, seconds, server_side=True, turn=self._handshakes
-            )
+            turn = self._handshakes.of(peer)
+            secured = await handshake(sock, certificates.data, seconds, server_side=True, turn=turn)
         except OSError as error:
             if self._throttle.is_due("tls_refused", peer):
                 logger.info("tls_refused", peer=peer, reason=str(error) or "it took too long")

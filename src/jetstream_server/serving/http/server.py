@@ -29,6 +29,7 @@ from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.acceptor import accept_each
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import peer_of
+from jetstream_server.net.handshake_turns import HandshakeTurns
 from jetstream_server.net.socket_transport import Lingering, SocketTransport
 from jetstream_server.net.tls_socket import StreamSocket, TlsError, handshake
 from jetstream_server.origins import Strangers, origin_of
@@ -97,7 +98,7 @@ class HttpServer:
         self._routes = routes
         self._access = access
         self._certificates = certificates
-        self._turn = asyncio.Lock()  # of a handshake
+        self._turns = HandshakeTurns()
         self._runner: web.AppRunner | None = None
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -190,8 +191,9 @@ class HttpServer:
         assert protocols is not None
         accepted: StreamSocket = sock
         if self._certificates is not None:
+            turn = self._turns.of(peer_of(sock))
             accepted = await handshake(
-                sock, self._certificates.http, HANDSHAKE_SECONDS, server_side=True, turn=self._turn
+                sock, self._certificates.http, HANDSHAKE_SECONDS, server_side=True, turn=turn
             )
         return SocketTransport(accepted, protocols(), self._lingering)
 
