@@ -179,8 +179,12 @@ def test_health_says_what_is_wrong_and_the_exit_code_says_it_too(
         assert (code, found["healthy"]) == (7, False)
         kinds = {each["kind"]: each["reason"] for each in found["problems"]}
         assert f"2 of 3 needed replicas in sync, without node {away}" in kinds["too_few_in_sync"]
-        shown = command.jetstream("--server", cluster.servers, "cluster", "health").stdout
-        assert shown.startswith(f"not healthy:\n* node {away} is not heard")
+
+        def is_shown() -> bool:
+            shown = command.jetstream("--server", cluster.servers, "cluster", "health").stdout
+            return shown.startswith(f"not healthy:\n* node {away} is not heard")
+
+        cluster.wait_for("it is shown first", is_shown)
     finally:
         cluster.thaw(away)
     cluster.wait_for_isr("healthy", cluster.nodes)
