@@ -25,12 +25,14 @@ from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_protocol.batch import Batch, decode_header, encode
 from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
+from tests.support.patient_server import PatientCluster
 from tests.support.digests import digests_while_compacting
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("backup") / "cluster") as running:
+    folder = tmp_path_factory.mktemp("backup") / "cluster"
+    with running_cluster(folder, kind=PatientCluster) as running:
         running.wait_for("level 2", lambda: _takes_restores(running))
         yield running
 

@@ -69,7 +69,7 @@ def test_a_node_that_joins_takes_replicas_and_votes(
 ) -> None:
     monkeypatch.setattr(control, "LEARN_AGAIN_SECONDS", 0.2)
     before = growing.servers.split(",")[:JOINS]
-    with Client(growing.servers, timeout=60) as client, Client(before) as idle:
+    with Client(growing.servers, timeout=60) as client, Client(before, timeout=60) as idle:
         known = idle._client._control._servers
         assert (len(idle.describe_cluster().nodes), len(known)) == (3, 3)
         client.create_stream("orders", "orders", replicas=2)
@@ -77,7 +77,10 @@ def test_a_node_that_joins_takes_replicas_and_votes(
         try:
             load.wait_for_acks(50)
             growing.restart(JOINS)
-            assert [node.id for node in client.describe_cluster().nodes] == [0, 1, 2, JOINS]
+            growing.wait_for(
+                "all know it",
+                lambda: [node.id for node in client.describe_cluster().nodes] == [0, 1, 2, JOINS],
+            )
             growing.wait_for("a client that asks nothing knows it", lambda: len(known) == 4)
             client.reassign_stream("orders", (1, JOINS))
             growing.wait_for_isr("orders", [1, JOINS])
