@@ -25,8 +25,8 @@ from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_protocol.batch import Batch, decode_header, encode
 from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
-from tests.support.patient_server import PatientCluster
 from tests.support.digests import digests_while_compacting
+from tests.support.patient_server import PatientCluster
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from tests.support.browser import Page, browser, needs_chromium
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.command import jetstream
 from tests.support.http_calls import call
+from tests.support.patient_server import PatientCluster
 from tests.support.secured import secured_server
 from tests.support.server import ServerProcess
 
@@ -238,7 +239,7 @@ def test_what_nobody_knows_of_a_stream_is_unknown_and_no_rate_comes_of_it(tmp_pa
             assert await page.value(f"Math.max(...{rates})") == 0
             assert page.problems == []
 
-    with running_cluster(tmp_path / "cluster") as cluster:
+    with running_cluster(tmp_path / "cluster", kind=PatientCluster) as cluster:
         with Client(cluster.servers, timeout=60) as client:
             client.create_stream("orders", "orders.>", replicas=1)
             for number in range(10):

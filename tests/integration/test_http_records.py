@@ -24,6 +24,7 @@ from jetstream_client import Client
 from jetstream_protocol import typed_json
 from tests.support.cluster import running_cluster
 from tests.support.command import jetstream
+from tests.support.patient_server import PatientCluster
 from tests.support.secured import secured_server
 from tests.support.server import ServerProcess
 
@@ -418,7 +419,10 @@ def test_rights_are_those_of_the_token(tmp_path: Path) -> None:
 
 
 def test_a_follower_outlives_the_leader(tmp_path: Path) -> None:
-    with running_cluster(tmp_path) as cluster, Client(cluster.servers, timeout=60) as client:
+    with (
+        running_cluster(tmp_path, kind=PatientCluster) as cluster,
+        Client(cluster.servers, timeout=60) as client,
+    ):
         client.create_stream("orders", "orders.>", replicas=3)
         leader = client.describe_stream("orders").leader
         nodes = cluster.cluster.config["nodes"]
