@@ -15,6 +15,7 @@ from jetstream_client.transport.cursors import COMMITS_MAX, Commit, Cursors
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.config import ClientConfig
 from tests.support.loops import eventually, on_loop
+from tests.support.server import free_port_base
 
 SECONDS_MAX = 60.0
 """Nothing here waits for a time; what hangs is given up after that."""
@@ -63,11 +64,8 @@ async def test_commits_hear_of_any_error_of_their_call() -> None:
 
 @on_loop
 async def test_a_call_that_is_to_be_tried_again_ends_with_its_client() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
-    control = ControlPlane(
-        ClientConfig([f"127.0.0.1:{port}"], timeout=60, retry_on_failed_connect=True)
-    )
+    nobody = f"127.0.0.1:{free_port_base(1)}"
+    control = ControlPlane(ClientConfig([nobody], timeout=60, retry_on_failed_connect=True))
     call = asyncio.create_task(Streams(control).find())
     await eventually(lambda: bool(control.trouble))
     await control.close()
