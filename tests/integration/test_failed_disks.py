@@ -143,7 +143,7 @@ def test_the_last_replica_in_sync_whose_disk_failed_leads_again_with_what_can_be
     healed.wait_for_failure(first, name)
     healed.wait_for(
         "it is elected again",
-        lambda: healed.describe(name).stream.lossy_elections == 1,
+        lambda: healed.describe(name).stream.lossy_elections >= 1,
         seconds=200,  # A new controller waits anew for the other replica.
     )
     load.wait_for_acks(200)

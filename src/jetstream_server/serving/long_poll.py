@@ -40,6 +40,9 @@ WAIT_MS_LIMIT = (
     300_000  # A reader that wants to wait longer asks again. A vanished one is forgotten.
 )
 OUT_OF_SYNC_SECONDS = 1.0
+NEW_LEADER_SECONDS = 1.0
+"""How long a new leader may take to find out what earlier ones have committed, before it says that
+there is nothing. Its followers tell it as soon as they have heard of it."""
 LAKE_SECONDS = 30.0
 """How long a fetch waits for the lake."""
 WAITING_MAX = 16_384
@@ -351,7 +354,7 @@ class Poll:
     """One fetch, between `LongPoll.begin` and its answer."""
 
     __slots__ = (
-        "_answer", "_begun_us", "_caller", "_deadline", "_found", "_is_woken", "_polls",
+        "_answer", "_begun_us", "_caller", "_deadline", "_found", "_is_woken", "_made_at", "_polls",
         "_position", "_refuse", "_replica", "_timer", "_watch",
     )  # fmt: skip
 
@@ -370,7 +373,8 @@ class Poll:
         self._caller = caller
         self._answer = answer
         self._refuse = refuse
-        self._deadline = polls.loop.time() + position.wait_ms_max / 1000
+        self._made_at = polls.loop.time()
+        self._deadline = self._made_at + position.wait_ms_max / 1000
         self._found: LogSlice | None = None  # by the last look
         self._timer: asyncio.TimerHandle | None = None  # set exactly while it waits
         self._watch: Watch | None = None
@@ -414,12 +418,15 @@ class Poll:
         now = polls.loop.time()
         if polls.is_out_of_sync(replica):
             self._deadline = min(self._deadline, now + OUT_OF_SYNC_SECONDS)
-        if self._deadline <= now or (found is not None and polls.waiting >= polls.waiting_max):
+        deadline = self._deadline
+        if found is None and _may_be_committed(replica, position.offset):
+            deadline = max(deadline, self._made_at + NEW_LEADER_SECONDS)
+        if deadline <= now or (found is not None and polls.waiting >= polls.waiting_max):
             self._answer(found)
         else:
             polls.check_room()
             self._found = found
-            self._wait(self._deadline - now)
+            self._wait(deadline - now)
 
     def _wait(self, seconds: float, *, for_more: bool = True) -> None:
         """Wait until the high watermark rises, the replica ends, or the time is over; for_more:
@@ -489,6 +496,15 @@ def _check_knows(replica: Replica) -> None:
     raise UnavailableError(
         f"{stream.full_name} has no leader, and its replica on node {node_id} was not in sync with "
         "the last one: it may lack records (jetstream stream describe)"
+    )
+
+
+def _may_be_committed(replica: Replica, offset: int) -> bool:
+    """Whether this leader does not know yet if an earlier one has committed that record: it may be
+    acknowledged."""
+    leadership = replica.leadership
+    return (
+        leadership is not None and not leadership.knows_end and offset < replica.log.log_end_offset
     )
 
 

@@ -13,6 +13,7 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnavailableError,
 )
+from jetstream_protocol.types import MonotonicUs
 from jetstream_server.security.identity import ANONYMOUS
 from jetstream_server.serving import long_poll
 from jetstream_server.serving.long_poll import (
@@ -26,6 +27,8 @@ from tests.support.access import open_to_all
 from tests.support.loops import eventually
 from tests.support.node import Node
 from tests.support.virtual_time import on_virtual_loop
+from tests.unit.replication.cores import request
+from tests.unit.serving.test_list_offsets import RECORDS, restarted
 
 
 def position(offset: int = 0, **fields: int) -> FetchPosition:
@@ -219,3 +222,20 @@ async def test_without_a_session_nobody_is_told_that_the_log_ends_before(tmp_pat
     assert (
         await LongPoll(lambda: False, open_to_all()).fetch(replica, position(7), ANONYMOUS) is None
     )
+
+
+@on_virtual_loop
+async def test_a_new_leader_finds_out_what_is_acknowledged_before_it_says_that_nothing_is() -> None:
+    """Though nobody asked it to wait."""
+    fetches = LongPoll(lambda: True, open_to_all())
+    replica = restarted((0, 1))
+    waiting = asyncio.create_task(fetches.fetch(replica, position(), ANONYMOUS))
+    await eventually(lambda: fetches.waiting == 1)
+    assert await fetches.fetch(replica, position(RECORDS), ANONYMOUS) is None, "nobody has that one"
+    replica.fetch(request(1, RECORDS, last_epoch=2, leader_epoch=4), MonotonicUs(0))
+    found = await waiting
+    assert found is not None
+    assert found.next_offset == RECORDS
+    # Without another replica it cannot know, and says so soon.
+    assert await fetches.fetch(restarted((0, 1)), position(), ANONYMOUS) is None
+    assert fetches.waiting == 0
