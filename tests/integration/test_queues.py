@@ -337,10 +337,54 @@ def test_the_examples_of_the_page_run(
     server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = Path(__file__).parents[2] / "docs" / "queues.md"
-    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    program = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
     program = program.replace("localhost:9292", server.grpc).replace('"dead', '"page.dead')
     exec(compile(program, "queues.md", "exec"), {})
-    assert "3 are done" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "3 are done" in said and "0 are left" in said
+
+
+@on_loop
+@pytest.mark.parametrize("max_wait", [0, 0.05])
+async def test_a_loop_with_a_limit_ends_once_no_message_is_left(
+    server: ServerProcess, max_wait: float
+) -> None:
+    async with AsyncClient(server.grpc) as client:
+        stream = await filled(client, f"drained-{str(max_wait).replace('.', '-')}", 100)
+        async with client.queue(stream, "workers", max_wait=max_wait, prefetch=7) as queue:
+            offsets = [message.offset async for message in queue if await message.ack()]
+            assert offsets == list(range(100))
+            with pytest.raises(StopAsyncIteration):
+                await anext(queue)
+        assert (await client.describe_consumer(stream, "workers")).ack_floor == 100
+
+
+def test_a_loop_with_a_limit_ends_for_programs_without_asyncio_too(server: ServerProcess) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("drained", "drained.>")
+        for number in range(3):
+            client.publish("drained.x", b"%d" % number)
+        with client.queue("drained", "workers", max_wait=0) as queue:
+            held = list(queue)
+            assert [message.value for message in held] == [b"0", b"1", b"2"]
+            assert held[0].nak()  # The loop is over, and what it was handed is not.
+        with client.queue("drained", "workers", max_wait=0) as queue:
+            assert [message.offset for message in queue] == [0]
+
+
+@on_loop
+async def test_a_loop_that_ends_has_buried_its_dead_letters(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        stream = await filled(client, "drained-letters", 3)
+        await client.create_stream("drained-dead", "drained-dead")
+        settings = {"max_deliver": 1, "dead_letter": "drained-dead", "max_wait": 0}
+        async with client.queue(stream, "workers", **settings) as queue:
+            for message in [each async for each in queue]:
+                assert await message.nak()
+        async with client.queue(stream, "workers", **settings) as queue:
+            assert [message.offset async for message in queue] == []
+        found = await client.fetch("drained-dead")
+        assert sorted(found.values()) == [b"0", b"1", b"2"]
 
 
 def test_programs_without_asyncio_use_the_same_queue(server: ServerProcess) -> None:

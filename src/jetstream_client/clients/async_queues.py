@@ -18,7 +18,7 @@ from jetstream_client.transport.consumers import (
 )
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.consumers import ConsumerDescription
-from jetstream_client.values.durations import Seconds
+from jetstream_client.values.durations import Seconds, to_seconds
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import Payload, StreamLike, Value, Via
@@ -55,6 +55,7 @@ class AsyncQueues(AsyncConsumers):
         dead_letter: str | None = None,
         max_ack_pending: int | None = None,
         prefetch: int = PREFETCH,
+        max_wait: Seconds | None = None,
         via: Via = "nats",
     ) -> AsyncQueue:
         """Share the messages of a stream with all readers of the same name. Each message goes to
@@ -63,8 +64,9 @@ class AsyncQueues(AsyncConsumers):
         name: of the consumer, which is created when the first reader comes, and is kept when the
         last one goes. NATS clients may read it, too. start, filter, ack_wait, backoff, max_deliver,
         dead_letter, max_ack_pending: as in `create_consumer`. prefetch: how many messages may be
-        here that the program was not handed yet: they are kept from other readers. via: how dead
-        letters are published, as in `publish`.
+        here that the program was not handed yet: they are kept from other readers. max_wait: the
+        iteration ends once no message has come for so many seconds, 0: once none is left to be
+        delivered; None: it waits for ever. via: how dead letters are published, as in `publish`.
 
         A message that was delivered `max_deliver` times goes to `dead_letter`, with the headers
         that dead letters of `process` have.
@@ -98,6 +100,8 @@ class AsyncQueues(AsyncConsumers):
             partial(self.publish, via=via),
             name,
             prefetch,
+            to_seconds("max_wait", max_wait),
+            calls.timeout,
         )
         self._queues.add(queue)
         return queue

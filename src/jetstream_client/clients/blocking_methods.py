@@ -216,6 +216,7 @@ class Methods:
         dead_letter: str | None = None,
         max_ack_pending: int | None = None,
         prefetch: int = PREFETCH,
+        max_wait: Seconds | None = None,
         via: Via = "nats",
     ) -> Queue:
         """Share the messages of a stream with all readers of the same name. Each message goes to
@@ -224,8 +225,9 @@ class Methods:
         name: of the consumer, which is created when the first reader comes, and is kept when the
         last one goes. NATS clients may read it, too. start, filter, ack_wait, backoff, max_deliver,
         dead_letter, max_ack_pending: as in `create_consumer`. prefetch: how many messages may be
-        here that the program was not handed yet: they are kept from other readers. via: how dead
-        letters are published, as in `publish`.
+        here that the program was not handed yet: they are kept from other readers. max_wait: the
+        iteration ends once no message has come for so many seconds, 0: once none is left to be
+        delivered; None: it waits for ever. via: how dead letters are published, as in `publish`.
 
         A message that was delivered `max_deliver` times goes to `dead_letter`, with the headers
         that dead letters of `process` have.
@@ -249,6 +251,7 @@ class Methods:
                 dead_letter=dead_letter,
                 max_ack_pending=max_ack_pending,
                 prefetch=prefetch,
+                max_wait=max_wait,
                 via=via,
             ),
             Queue,

@@ -36,7 +36,7 @@ from jetstream_protocol.generated import consumers_pb2 as pb
 
 PREFETCH: Final = 32
 PREFETCH_MAX: Final = 1000
-WAIT_SECONDS: Final = 5.0
+_WAIT_MS: Final = 5000
 ACKS_AT_ONCE: Final = 1000
 _RETRY_SECONDS: Final = 0.1
 _RETRY_MAX_SECONDS: Final = 5.0
@@ -115,8 +115,12 @@ class AsyncQueue(AsyncClosing):
         publish: Publish,
         name: str,
         prefetch: int,
+        max_wait: float | None = None,
+        timeout: float = 0.0,
     ) -> None:
-        """create: makes the consumer, or finds it. publish: for dead letters."""
+        """create: makes the consumer, or finds it. publish: for dead letters. max_wait: seconds
+        without a message after which the iteration ends. timeout: how long it then bears that no
+        node answers."""
         if not 1 <= prefetch <= PREFETCH_MAX:
             raise InvalidRequestError(f"prefetch must be from 1 to {PREFETCH_MAX}")
         self.name = name
@@ -124,14 +128,20 @@ class AsyncQueue(AsyncClosing):
         self._create = create
         self._publish = publish
         self._prefetch = prefetch
+        self._max_wait = max_wait
+        self._timeout = timeout
         self._about: ConsumerDescription | None = None
         self._buffer: deque[AsyncQueueMessage] = deque()
-        self._changed, self._taken = asyncio.Event(), asyncio.Event()
+        self._changed, self._taken, self._asked = (asyncio.Event() for _ in range(3))
+        self._ends_at: float | None = None
+        """When the program has waited for `max_wait`; None: it does not wait."""
+        self._is_over = False
         self._failure: BaseException | None = None
         # What is acknowledged is answered once that is committed, and may wait. What is extended or
         # given back must not wait for it: it would be delivered to others meanwhile.
         self._kept, self._passing = _Lane(), _Lane()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._burials: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
         self._beginning = Beginning()
         self._is_closed = False
@@ -174,18 +184,31 @@ class AsyncQueue(AsyncClosing):
         raise StopAsyncIteration
 
     async def is_ready(self) -> bool:
-        """Wait until there is a message to `take`; False: it was closed."""
+        """Wait until there is a message to `take`; False: it was closed, or no message has come for
+        `max_wait`."""
         if self._about is None or not self._is_closed:
             await self.begin()
-        while not self._is_closed:
-            if self._buffer:
-                return True
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
-            self._taken.set()  # What was left to others has made room.
-            self._changed.clear()
-            await self._changed.wait()
+        try:
+            while not self._is_closed:
+                if self._buffer:
+                    return True
+                if self._failure is not None:
+                    raise self._failure.with_traceback(None)
+                if self._is_over:
+                    return False
+                self._note_asked()
+                self._taken.set()  # What was left to others has made room.
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            self._asked.clear()
+            self._ends_at = None
         return False
+
+    def _note_asked(self) -> None:
+        self._asked.set()
+        if self._max_wait is not None and self._ends_at is None:
+            self._ends_at = asyncio.get_running_loop().time() + self._max_wait
 
     @property
     def buffer(self) -> deque[AsyncQueueMessage]:
@@ -217,17 +240,21 @@ class AsyncQueue(AsyncClosing):
     # Pulling.
 
     async def _pull_on_and_on(self, about: ConsumerDescription) -> None:
-        failures = 0
+        now = asyncio.get_running_loop().time
+        failures, failed_at = 0, 0.0
         try:
-            while True:
+            while not self._is_over:
                 if len(self._buffer) > self._prefetch // 2:
                     await self._wait_for_room()
                     continue
                 try:
-                    await self._pull(about, self._prefetch - len(self._buffer))
+                    await self._pull_or_end(about)
                     failures = 0
                 except JetstreamError as error:
                     if not repeats(error, Caller.COMMIT):
+                        raise
+                    failed_at = failed_at if failures else now()
+                    if self._max_wait is not None and now() - failed_at >= self._timeout:
                         raise
                     failures += 1
                     say = logger.warning if failures == 1 else logger.debug
@@ -249,13 +276,37 @@ class AsyncQueue(AsyncClosing):
         self._taken.clear()
         await self._taken.wait()
 
-    async def _pull(self, about: ConsumerDescription, messages_max: int) -> None:
+    async def _pull_or_end(self, about: ConsumerDescription) -> None:
+        """Pull once; end the iteration if the program has waited for `max_wait`, and there is
+        nothing."""
+        if self._max_wait is None:
+            await self._pull(about, _WAIT_MS)
+            return
+        ends_at, wait_ms = self._ends_at, 0
+        if ends_at is not None:
+            left = ends_at - asyncio.get_running_loop().time()
+            wait_ms = max(0, min(_WAIT_MS, int(left * 1000)))
+        # Only a pull that does not wait says that nothing is there: one that waits may have ended
+        # because another node leads now.
+        if await self._pull(about, wait_ms) or wait_ms:
+            return
+        if ends_at is None:  # The program works on what it has.
+            await self._asked.wait()
+            return
+        if self._burials:  # Closing would cut them off.
+            await asyncio.wait(self._burials)
+            return
+        self._is_over = True
+        self._changed.set()
+
+    async def _pull(self, about: ConsumerDescription, wait_ms: int) -> bool:
+        """Returns whether there were messages."""
         found = await self._consumers.pull(
             pb.PullMessagesRequest(
                 stream=common_pb2.StreamRef(id=about.stream_id),
                 name=self.name,
-                messages_max=messages_max,
-                wait_ms=int(WAIT_SECONDS * 1000),
+                messages_max=self._prefetch - len(self._buffer),
+                wait_ms=wait_ms,
                 created_us=about.created_us,
             )
         )
@@ -263,10 +314,13 @@ class AsyncQueue(AsyncClosing):
         for each in found.messages:
             message = AsyncQueueMessage(self, name, each, each.deliveries)
             if about.dead_letter and each.deliveries > about.max_deliver > 0:
-                self._spawn(self._bury(message, about))
+                burial = self._spawn(self._bury(message, about))
+                self._burials.add(burial)
+                burial.add_done_callback(self._burials.discard)
             else:
                 self._buffer.append(message)
         self._changed.set()
+        return bool(found.messages)
 
     async def _extend_buffered(self, about: ConsumerDescription) -> None:
         """What waits in the buffer must not be delivered to others meanwhile. What was all the

@@ -40,7 +40,7 @@ class Server:
     set; extensions are answered before. given_back: the offsets. acked, ended: those that were
     acknowledged, and terminated. extended: again and again.
     named: of each acknowledgement, the delivery that it names. others: the offsets that others
-    have."""
+    have. waits: what each pull asks for. ends_waits: whether a pull ends without messages."""
 
     def __init__(self) -> None:
         self.creates, self.answers = asyncio.Event(), asyncio.Event()
@@ -55,6 +55,9 @@ class Server:
         self.extended: list[int] = []
         self.named: dict[int, int] = {}
         self.others: set[int] = set()
+        self.waits: list[int] = []
+        self.ends_waits = False
+        self.failure: JetstreamError | None = None
         self.is_asked = False
         self.about = ABOUT
 
@@ -66,7 +69,12 @@ class Server:
     async def pull(self, request: pb.PullMessagesRequest) -> pb.PullMessagesResponse:
         first = self.next_offset
         last = min(first + request.messages_max, self.most)
-        if first == last:
+        self.waits.append(request.wait_ms)
+        if self.failure is not None:
+            raise self.failure
+        if first == last and self.ends_waits:
+            await asyncio.sleep(request.wait_ms / 1000)
+        elif first == last:
             await asyncio.Event().wait()
         self.next_offset = last
         offsets = range(first, last)
@@ -100,9 +108,38 @@ class Server:
 async def publishes(*_: Any, **__: Any) -> None: ...
 
 
-def queue_of(server: Server, publish: Any = publishes) -> AsyncQueue:
+def queue_of(
+    server: Server, publish: Any = publishes, max_wait: float | None = None
+) -> AsyncQueue:
     consumers: Any = server
-    return AsyncQueue(consumers, server.create, publish, "mailers", 32)
+    return AsyncQueue(consumers, server.create, publish, "mailers", 32, max_wait, 10.0)
+
+
+@on_virtual_loop
+async def test_a_limit_counts_from_when_the_program_waits() -> None:
+    server, now = Server(), asyncio.get_running_loop().time
+    server.most, server.ends_waits = 1, True
+    async with queue_of(server, max_wait=12.0) as queue:
+        await anext(queue)
+        await asyncio.sleep(100)  # The program works, and so long it asks for nothing in vain.
+        assert len(server.waits) <= 2
+        server.most = 2
+        await anext(queue)
+        asked_at = now()
+        assert [each async for each in queue] == []
+        assert 12 <= now() - asked_at < 13
+        assert server.waits[-1] == 0  # Only that says that there is nothing.
+
+
+@on_virtual_loop
+async def test_a_limit_ends_with_an_error_while_no_server_answers() -> None:
+    server, now = Server(), asyncio.get_running_loop().time
+    server.failure = UnavailableError("no server answers")
+    async with queue_of(server, max_wait=0) as queue:
+        begun = now()
+        with pytest.raises(UnavailableError, match="no server answers"):
+            await anext(queue)
+        assert now() - begun >= 10
 
 
 @on_loop

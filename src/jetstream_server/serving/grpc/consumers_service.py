@@ -20,6 +20,7 @@ from jetstream_protocol.errors import (
     NotFoundError,
     PreconditionFailedError,
     TooManyRequestsError,
+    UnavailableError,
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
@@ -29,7 +30,12 @@ from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Collector, Consumer
 from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
-from jetstream_server.consumers.pulls import CONSUMER_DELETED, REQUEST_TIMEOUT, Pull
+from jetstream_server.consumers.pulls import (
+    CONSUMER_DELETED,
+    NO_MESSAGES,
+    REQUEST_TIMEOUT,
+    Pull,
+)
 from jetstream_server.origins import origin_of_peer
 from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.replica import Replica
@@ -180,8 +186,8 @@ class ConsumersService:
         consumer = self._find(replica, request.name, request.created_us)
         check_shared(consumer.config)
         reply = b" %d" % next(self._numbers)  # No NATS subject has a space.
-        expires_us = MonotonicUs(monotonic_clock() + max(1, wait_ms) * 1000)
-        pull = Pull(reply, request.messages_max, expires_us=expires_us)
+        expires_us = MonotonicUs(monotonic_clock() + wait_ms * 1000) if wait_ms else None
+        pull = Pull(reply, request.messages_max, expires_us=expires_us, no_wait=not wait_ms)
         control, collector = self._access.control, Collector()
         held: Reservation | None = None
         length, is_answered = 0, False
@@ -192,7 +198,7 @@ class ConsumersService:
             ):
                 held = await self._collected(request, call, consumer, collector, pull)
             consumer.withdraw(reply)
-            self._check_end(collector, consumer)
+            self._check_end(collector, consumer, pull)
             length = sum(each.record.size for each in collector.deliveries)
             await control.pace(call.identity, replica.stream, length)
             is_answered = True
@@ -251,10 +257,14 @@ class ConsumersService:
             self._outstanding.release(held)  # Another reader was faster.
 
     @staticmethod
-    def _check_end(collector: Collector, consumer: Consumer) -> None:
+    def _check_end(collector: Collector, consumer: Consumer, pull: Pull) -> None:
         """Raise the error of a pull that was ended without a message."""
-        if collector.deliveries or collector.end == REQUEST_TIMEOUT:
+        if collector.deliveries or collector.end == NO_MESSAGES:
             return
+        if collector.end == REQUEST_TIMEOUT:
+            if not pull.no_wait:
+                return
+            raise UnavailableError(f"consumer {consumer.config.name!r} is served elsewhere now")
         if collector.end == CONSUMER_DELETED:
             raise _not_found_error(consumer.config.name)
         if collector.end.startswith("409 Exceeded MaxWaiting"):
