@@ -120,6 +120,26 @@ def test_the_badge_says_the_worst_thing(walk: Walk) -> None:
     walk(walking)
 
 
+def test_a_long_badge_moves_nothing(walk: Walk) -> None:
+    """Whoever is about to press a button presses it."""
+    places = "[$('login'), $('changes'), $('main')].map((each) => each.getBoundingClientRect().top)"
+    said = "document.querySelector('#health a').textContent = '● ' + {}"
+
+    async def walking(page: Page) -> None:
+        await page.until("document.querySelector('#health a')")
+        assert await page.value("document.querySelector('#health a').title") == "all is well"
+        for width in (768, 1024, 1400):
+            await page.look(width, 800)
+            await page.value(said.format("'all is well'"))
+            before = await page.value(places)
+            for _, words in WORST:
+                await page.value(said.format(json.dumps(words)))
+                assert await page.value(places) == before, (width, words)
+                assert await page.value("document.documentElement.scrollWidth") <= width
+
+    walk(walking)
+
+
 def test_the_cards_lead_to_the_streams_that_they_count_and_columns_sort(
     walk: Walk, client: Client, stream: str
 ) -> None:

@@ -104,7 +104,7 @@ async function watchHealth() {
     latestCluster = found;
     const answering = nodeOf(found.answering_node), [words, kind, where] = worst(found);
     if (answering) server = answering.address.grpc;
-    put($("health"), h("a", { class: kind, href: where }, `● ${words}`));
+    put($("health"), h("a", { class: kind, href: where, title: words }, `● ${words}`));
     $("open").hidden = Boolean(sessionStorage.getItem(TOKEN)); // It has answered somebody whom it does not know.
   } catch (error) {
     if (mine !== healthTurn) return;
