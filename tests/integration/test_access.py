@@ -785,3 +785,27 @@ def test_the_last_hour_has_only_what_its_reader_may_know(
     readable = admin.describe_stream("orders").id
     assert {each.stream_id for each in user.describe_history(cursor="hourly").series} <= {readable}
     assert {each.name for each in admin.describe_history().series} >= {"disk_free_bytes"}
+
+
+def test_health_and_bundles_say_that_they_saw_only_what_their_principal_may_describe(
+    server: SecuredServer,
+    admin: Client,
+    principal: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Else an operator's script restarts the next node while streams are out of sync."""
+    monkeypatch.setenv("JETSTREAM_TOKEN", admin.create_token(principal).text)
+    bundle = ("debug", "bundle", "--output", str(tmp_path / "bundle.tar.gz"))
+
+    def said(*arguments: str) -> str:
+        done = command.jetstream("--server", server.grpc, *arguments)
+        return done.stdout + done.stderr
+
+    admin.add_acl(principal, ["all"])
+    note = "note: only the 0 streams that you may describe were looked at"
+    assert note in said("cluster", "health")
+    assert note in said(*bundle)
+    admin.add_acl(principal, ["describe"], stream="*")
+    assert said("cluster", "health") == "healthy\n"
+    assert "note" not in said(*bundle)

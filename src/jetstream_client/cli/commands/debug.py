@@ -11,7 +11,7 @@ import io
 import json
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,12 +22,12 @@ import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.cluster import cluster_row
-from jetstream_client.cli.commands.health import problems_of
+from jetstream_client.cli.commands.health import problems_of, unseen
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import printable, stream_row
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.whole_file import whole_file
-from jetstream_client.values.types import ClusterInfo, NodeDebug
+from jetstream_client.values.types import ClusterInfo, NodeDebug, StreamDescription
 from jetstream_protocol.descriptions import json_value
 from jetstream_protocol.errors import JetstreamError
 
@@ -58,12 +58,16 @@ def bundle(
     now = datetime.now(UTC)
     path = output or Path(f"jetstream-debug-{now:%Y%m%dT%H%M%SZ}.tar.gz")
     with cli.client() as client:
-        files = dict(_files(client))
+        cluster, streams = client.describe_cluster(), client.describe_streams(internal=True)
+        files = dict(_files(client, cluster, streams))
+        notes = unseen(client, len(streams))
     if path == Path("-"):
         _archive(sys.stdout.buffer, "jetstream-debug", now, files)
     else:
         with whole_file(path, private=True) as file:
             _archive(file, path.name.removesuffix(".tar.gz"), now, files)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     for name, text in files.items():
         if name.endswith("/error.txt"):
             reason = printable(text.strip())
@@ -81,8 +85,9 @@ def _archive(file: BinaryIO, folder: str, now: datetime, files: dict[str, str]) 
             archive.addfile(entry, io.BytesIO(data))
 
 
-def _files(client: Client) -> Iterator[tuple[str, str]]:
-    cluster, streams = client.describe_cluster(), client.describe_streams(internal=True)
+def _files(
+    client: Client, cluster: ClusterInfo, streams: Sequence[StreamDescription]
+) -> Iterator[tuple[str, str]]:
     yield "cluster.json", _json(cluster_row(cluster))
     yield "streams.json", _json([stream_row(stream) for stream in streams])
     yield "health.json", _json([asdict(problem) for problem in problems_of(cluster, streams)])

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ from jetstream_client.cli.output import emit_json, printable
 from jetstream_client.cli.units import size_text
 from jetstream_client.values.types import ClusterInfo, Node, StreamDescription
 from jetstream_protocol.times import timestamp_text
+
+if TYPE_CHECKING:
+    from jetstream_client.clients.blocking_client import Client
 
 NAMES_MAX = 3
 """Problems of one kind that people are shown, unless they ask for more; JSON has all."""
@@ -136,8 +139,18 @@ def _slow_copies(cluster: ClusterInfo) -> Iterator[str]:
     if limit := cluster.copy_bytes_per_second:
         yield (
             f"nodes copy {size_text(limit)} a second at most to replicas that are not in sync "
-            "(jetstream cluster throttle)"
+            "(jetstream cluster alter --copy-bytes-per-second)"
         )
+
+
+def unseen(client: Client, count: int) -> list[str]:
+    """What to say of streams that this principal may not describe. count: those that it may."""
+    if client.test_acl("describe", stream="*", subject=">").allowed:
+        return []
+    return [
+        f"only the {count:,} streams that you may describe were looked at: to see all of them you "
+        "need jetstream acl add PRINCIPAL --allow describe --stream '*'"
+    ]
 
 
 def _lossy(streams: Sequence[StreamDescription]) -> list[str]:
@@ -171,6 +184,8 @@ def health(
 ) -> int:
     """Say whether all is well. Exit code 0: it is; 7: it is not, with the reasons.
 
+    It looks at the nodes, and at the streams that you may describe.
+
     Examples:
 
       jetstream cluster health && echo restart the next node
@@ -193,7 +208,8 @@ def health(
     def look() -> tuple[list[Problem], list[str]]:
         streams = client.describe_streams(internal=True)
         cluster = client.describe_cluster()
-        return problems_of(cluster, streams), notes_of(cluster, streams)
+        notes = [*unseen(client, len(streams)), *notes_of(cluster, streams)]
+        return problems_of(cluster, streams), notes
 
     with cli.client() as client:
         cli.show(look, draw, draw)
