@@ -25,6 +25,8 @@ FOLDED_MIN = 24
 """What is not longer stays whole in a table: numbers, times, most names."""
 LINE_MIN = 12
 """What is longer is folded into lines of so many characters at least."""
+LINES_MAX = 3
+"""A name that takes more lines has one of its own, and the other cells are below it."""
 
 
 def emit_json(row: dict[str, Any]) -> None:
@@ -104,8 +106,8 @@ def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str = ""
 ) -> None:
     """Columns with headings. On a terminal cells longer than FOLDED_MIN may be folded into their
-    columns; if there is no room for that, each row is a list of fields. nothing: what standard
-    error says of a table without rows."""
+    columns; if there is no room for that, each row is two lines, or a list of fields. nothing: what
+    standard error says of a table without rows."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     if nothing and not cells:
         print(f"note: {nothing}", file=sys.stderr)
@@ -131,7 +133,11 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
         max(LINE_MIN if len(cell) > FOLDED_MIN else len(cell) for cell in each)
         for each in zip(columns, *cells, strict=True)
     ]
-    if sum(least) + 2 * (len(least) - 1) > console.width:
+    room = console.width - sum(least[1:]) - 2 * (len(least) - 1)
+    longest = max((len(row[0]) for row in cells), default=0)
+    if least[0] == LINE_MIN and longest > LINES_MAX * max(room, LINE_MIN):
+        return _print_led(columns, cells, console.width)
+    if room < least[0]:
         return False
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, width in zip(columns, least, strict=True):
@@ -139,6 +145,19 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
     for row in cells:
         table.add_row(*map(Text, row))
     console.print(table)
+    return True
+
+
+def _print_led(columns: Sequence[str], cells: Sequence[Sequence[str]], room: int) -> bool:
+    """Each row as its first cell, and the others in a line below. False: nothing is printed,
+    because the terminal is too narrow."""
+    rows = [list(columns), *map(list, cells)]
+    widths = [max(map(len, each)) for each in zip(*(row[1:] for row in rows), strict=True)]
+    if sum(widths) + 2 * len(widths) > room:
+        return False
+    for first, *others in rows:
+        padded = [cell.ljust(width) for cell, width in zip(others, widths, strict=True)]
+        sys.stdout.write(f"{first}\n  {'  '.join(padded)}".rstrip() + "\n")
     return True
 
 

@@ -61,6 +61,19 @@ def test_one_long_name_does_not_make_a_table_a_list(monkeypatch: pytest.MonkeyPa
     assert found.getvalue().splitlines()[1].split() == ["orders", "orders.>"]
 
 
+def test_a_name_of_many_lines_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lines of a record each, not ten: 500 such streams are read and copied all the same."""
+    found = terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "40")
+    long = "a-long-name-" * 10
+    print_table(("NAME", "SUBJECT", "N"), [("a", "a.>", 12_345), (long, "long.>", 6)])
+    assert found.getvalue().splitlines() == [
+        "NAME", "  SUBJECT  N",
+        "a", "  a.>      12345",
+        long, "  long.>   6",
+    ]  # fmt: skip
+
+
 def test_an_empty_table_is_shown_to_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     found = terminal(monkeypatch)
     print_table(("NAME", "SUBJECT", "REPLICAS"), [])
