@@ -169,9 +169,19 @@ def test_a_stream_without_its_leader_is_described_as_far_as_it_is_known(
     assert (fields["high_watermark"], fields["hand_over_gap"]) == ("-", "-")
 
 
-def test_without_a_controller_no_node_is_called_serving(jetstream: Run) -> None:
+def test_without_a_controller_no_node_is_called_serving(
+    minority: TestCluster, jetstream: Run
+) -> None:
     status = json.loads(jetstream("cluster", "status", "--json"))
     assert [node["state"] for node in status["nodes"]] == ["unknown"] * 3
+
+    def reasons() -> list[list[str]]:
+        nodes = json.loads(jetstream("cluster", "status", "--json"))["nodes"]
+        return [node["not_ready"] for node in nodes]
+
+    minority.wait_for("each has a reason", lambda: all(reasons()))
+    assert reasons()[:2] == [["does not answer node 2"]] * 2
     shown = jetstream("cluster", "status")
     assert "serving" not in shown
-    assert shown.count("unknown") == 3
+    assert shown.count("unknown (") == 3
+    assert "none: most of the voters, nodes 0, 1, 2, must run and reach each other" in shown

@@ -142,7 +142,10 @@ async def test_of_changes_that_were_undone(
             (client.resume_stream(stream), other.pause_stream(stream)),
             (client.set_stream_readonly(stream), other.set_stream_readonly(stream, False)),
             (client.alter_stream(stream, max_age=60), other.alter_stream(stream, max_age=90)),
-            (client.set_throttle(1 << 20), other.set_throttle(0)),
+            (
+                client.alter_cluster(copy_bytes_per_second=1 << 20),
+                other.alter_cluster(copy_bytes_per_second=0),
+            ),
         )
         mailers = stream, "mailers"
         await client.create_consumer(*mailers)

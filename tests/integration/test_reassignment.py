@@ -250,6 +250,9 @@ def test_a_plan_does_not_undo_what_was_decided_since(cluster: TestCluster, clien
 MEBIBYTE = 1024 * 1024
 
 
+LIMIT = ("--copy-bytes-per-second",)
+
+
 def test_a_move_is_as_fast_as_the_throttle_allows_and_shows_how_far_it_is(
     cluster: TestCluster, client: Client
 ) -> None:
@@ -258,8 +261,8 @@ def test_a_move_is_as_fast_as_the_throttle_allows_and_shows_how_far_it_is(
         for _ in range(8 * 16):
             publisher.send(bytes(64 * 1024))
     new = next(node for node in cluster.nodes if node not in stream.replicas)
-    said = cluster.jetstream("cluster", "throttle", "512KiB")
-    assert said == "copying: 512KiB a second from each node\n"
+    said = cluster.jetstream("cluster", "alter", *LIMIT, "512KiB")
+    assert "copy_bytes_per_second 512KiB" in said
     assert client.describe_cluster().copy_bytes_per_second == MEBIBYTE / 2
     assert "512KiB a second" in cluster.jetstream("cluster", "status")
     move = ("stream", "reassign", "heavy", "--replicas", str(new))
@@ -276,10 +279,12 @@ def test_a_move_is_as_fast_as_the_throttle_allows_and_shows_how_far_it_is(
             copied = (8 * 16 - missing) / 16
             assert copied <= 2 + (time.monotonic() - begun) / 2, "MiB in so many seconds"
             assert told.wait(60)
-            assert cluster.jetstream("cluster", "throttle", "none") == "copying: no limit\n"
+            assert "copy_bytes_per_second no limit" in cluster.jetstream(
+                "cluster", "alter", *LIMIT, "0"
+            )
             code, shown = moving.result(timeout=60)
     finally:
-        client.set_throttle(0)
+        client.alter_cluster(copy_bytes_per_second=0)
     assert (code, client.describe_stream("heavy").replicas) == (0, (new,))
     assert re.search(r"0/1 streams, \d+ records to copy", shown), shown
     assert "1/1 streams" in shown
@@ -287,7 +292,7 @@ def test_a_move_is_as_fast_as_the_throttle_allows_and_shows_how_far_it_is(
 
 @pytest.mark.parametrize("rate", ["1KiB", "fast", "9999999TiB"])
 def test_a_throttle_that_cannot_be_is_refused(cluster: TestCluster, rate: str) -> None:
-    done = command.jetstream("--server", cluster.servers, "cluster", "throttle", rate)
+    done = command.jetstream("--server", cluster.servers, "cluster", "alter", *LIMIT, rate)
     assert done.returncode == Exit.USAGE, done
     assert re.search("65536 to .* bytes a second|is not a size|is a number of bytes", done.stderr)
 

@@ -85,7 +85,7 @@ def test_software_of_the_release_before_and_of_today_work_together(
                 Client(cluster.cluster.grpc_addresses[1], timeout=60) as newest,
                 pytest.raises(PreconditionFailedError, match=r"level 5.*at 4: nodes \[2\] run old"),
             ):
-                newest.set_throttle(LIMIT)
+                newest.alter_cluster(copy_bytes_per_second=LIMIT)
             change(cluster, 2, NEW)
             load.wait_for_acks(200)
             cluster.wait_for("the level is raised", lambda: limited(client) == LIMIT)
@@ -155,5 +155,5 @@ def rules_of(admin: Client) -> dict[int, tuple[str, ...]]:
 
 
 def limited(client: Client) -> int:
-    client.set_throttle(LIMIT)
+    client.alter_cluster(copy_bytes_per_second=LIMIT)
     return client.describe_cluster().copy_bytes_per_second

@@ -81,6 +81,7 @@ _PHRASES = {
     "cluster metadata": "cluster status",
     "cluster config": "cluster alter",
     "cluster settings": "cluster alter",
+    "cluster throttle": "cluster alter --copy-bytes-per-second",
     "cluster maintenance": "node drain",
     "cluster partitions-balancer-status": "stream reassign --balance",
     "cluster self-test": "bench",

@@ -15,7 +15,6 @@ from jetstream_client.values.consumers import ConsumerDescription
 from jetstream_client.values.durations import Seconds
 from jetstream_client.values.positions import Position
 from jetstream_client.values.settings import AlterableSettings, ClusterSettings, StreamSettings
-from jetstream_client.values.sizes import Size
 from jetstream_client.values.types import (
     ClusterInfo,
     ConsumerGroup,
@@ -144,16 +143,6 @@ class Calls:
         value out of its range.
         """
         self._thread.run(self._client.alter_cluster(**settings))
-
-    def set_throttle(self, bytes_per_second: Size) -> None:
-        """Limit how many bytes a second each node sends to replicas that are not in sync: new ones,
-        observers, and those that were away. 0: no limit.
-
-        It holds for the whole cluster, at once, and until it is set again; `describe_cluster` tells
-        it. Replicas in sync are not affected, nor streams that have fewer of them than
-        `min_insync_replicas`. Raises InvalidRequestError below 64 KiB and above 1 TiB.
-        """
-        self._thread.run(self._client.set_throttle(bytes_per_second))
 
     def remove_node(self, node: int) -> None:
         """Remove a stopped node from the cluster's metadata. Raises PreconditionFailedError if it

@@ -10,7 +10,6 @@ from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.values.checks import check_epoch, check_node, text_or_empty
 from jetstream_client.values.settings import ClusterSettings
-from jetstream_client.values.sizes import Size, to_size
 from jetstream_client.values.types import (
     ClusterInfo,
     History,
@@ -214,22 +213,6 @@ class AsyncCluster(AsyncMethods):
             what="altering the cluster",
             changes=True,
         )
-
-    async def set_throttle(self, bytes_per_second: Size) -> None:
-        """Limit how many bytes a second each node sends to replicas that are not in sync: new ones,
-        observers, and those that were away. 0: no limit.
-
-        It holds for the whole cluster, at once, and until it is set again; `describe_cluster` tells
-        it. Replicas in sync are not affected, nor streams that have fewer of them than
-        `min_insync_replicas`. Raises InvalidRequestError below 64 KiB and above 1 TiB.
-        """
-        is_flag = isinstance(bytes_per_second, bool)
-        rate = -1 if is_flag else to_size("bytes_per_second", bytes_per_second)
-        if not 0 <= rate < 1 << 63:
-            raise InvalidRequestError(
-                f"a limit is a number of bytes a second, 0 for none, not {bytes_per_second!r}"
-            )
-        await self.alter_cluster(copy_bytes_per_second=rate)
 
     async def remove_node(self, node: int) -> None:
         """Remove a stopped node from the cluster's metadata. Raises PreconditionFailedError if it

@@ -108,9 +108,7 @@ class Server:
 async def publishes(*_: Any, **__: Any) -> None: ...
 
 
-def queue_of(
-    server: Server, publish: Any = publishes, max_wait: float | None = None
-) -> AsyncQueue:
+def queue_of(server: Server, publish: Any = publishes, max_wait: float | None = None) -> AsyncQueue:
     consumers: Any = server
     return AsyncQueue(consumers, server.create, publish, "mailers", 32, max_wait, 10.0)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.drain import drain
 from jetstream_client.cli.commands.health import health
 from jetstream_client.cli.commands.reassign import decommission, remove
 from jetstream_client.cli.invocation import Invocation, common_options
-from jetstream_client.cli.output import emit_json, node_text, print_fields, print_table, stream_row
+from jetstream_client.cli.output import emit_json, nodes_text, print_fields, print_table, stream_row
 from jetstream_client.cli.setting_options import with_options
-from jetstream_client.cli.units import duration_text, parse_size, size_text
+from jetstream_client.cli.units import duration_text, size_text
 from jetstream_client.values.types import ClusterInfo, Node
 from jetstream_protocol.settings import CLUSTER_SETTINGS, Kind, Setting
 
@@ -23,15 +21,17 @@ node_app = options.group("node")
 _SETTINGS = {each.name: each for each in CLUSTER_SETTINGS}
 
 
-def _rate(text: str | int) -> int:
-    """Bytes a second. Raises typer.BadParameter."""
-    return 0 if text == "none" else parse_size(text)
-
-
-def _throttle_text(bytes_per_second: int) -> str:
+def _copying_text(bytes_per_second: int) -> str:
     return (
         f"{size_text(bytes_per_second)} a second from each node" if bytes_per_second else "no limit"
     )
+
+
+def _controller_text(cluster: ClusterInfo) -> str:
+    if cluster.controller >= 0:
+        return str(cluster.controller)
+    voters = nodes_text([node.id for node in cluster.nodes if node.voter])
+    return f"none: most of the voters, {voters}, must run and reach each other"
 
 
 @app.command()
@@ -57,10 +57,10 @@ def _draw(cluster: ClusterInfo) -> None:
     print_fields(
         {
             "cluster": cluster.cluster_id,
-            "controller": node_text(cluster.controller),
+            "controller": _controller_text(cluster),
             "nats": cluster.nats,
             "version": cluster.server_version,
-            "throttle": _throttle_text(cluster.copy_bytes_per_second),
+            "copying": _copying_text(cluster.copy_bytes_per_second),
             "lag max": _in_words(_SETTINGS["replica_lag_max"], cluster.replica_lag_max),
         }
     )
@@ -94,7 +94,20 @@ def record_activity(cli: Invocation) -> None:
 def alter(cli: Invocation, **settings: Any) -> None:
     """Change or show settings of the cluster.
 
-    Example: jetstream cluster alter --replica-lag-max 30s
+    They hold at once, for the whole cluster, and until they are changed again.
+
+    --copy-bytes-per-second slows down how streams are copied to replicas that are not in sync: new
+    ones, observers, and those of a node that was away. They take turns. Replicas in sync are not
+    slowed down, nor streams that have too few of them to accept messages. If more is published to a
+    stream than the limit lets through, its copy never catches up.
+
+    Examples:
+
+      jetstream cluster alter
+
+      jetstream cluster alter --copy-bytes-per-second 50MiB
+
+      jetstream cluster alter --copy-bytes-per-second 0 --replica-lag-max 30s
     """
     with cli.client() as client:
         if settings:
@@ -109,38 +122,6 @@ def _in_words(setting: Setting, value: float) -> str:
     if not value:
         return setting.zero
     return duration_text(value) if setting.kind is Kind.DURATION else size_text(int(value))
-
-
-@app.command()
-@common_options()
-def throttle(
-    cli: Invocation,
-    rate: Annotated[
-        int | None,
-        typer.Argument(parser=_rate, metavar="RATE", help="Bytes a second: 50MiB; or: none."),
-    ] = None,
-) -> None:
-    """Limit how fast streams are copied, or show the limit.
-
-    Each node sends at most so many bytes a second to replicas that are not in sync: new ones,
-    observers, and those of a node that was away. They take turns. The limit holds at once, for the
-    whole cluster, and until it is changed. Replicas in sync are not slowed down, nor streams that
-    have too few of them to accept messages. If more is published to a stream than the limit lets
-    through, its copy never catches up.
-
-    Examples:
-
-      jetstream cluster throttle 50MiB
-
-      jetstream cluster throttle none
-    """
-    with cli.client() as client:
-        if rate is None:
-            rate = client.describe_cluster().copy_bytes_per_second
-        else:
-            client.set_throttle(rate)
-    row = {"copy_bytes_per_second": rate}
-    cli.answer(row, f"copying: {_throttle_text(rate)}")
 
 
 app.command()(health)
@@ -180,8 +161,9 @@ def _node_row(cluster: ClusterInfo, node: Node) -> dict[str, Any]:
 
 def _node_cells(cluster: ClusterInfo, node: Node) -> tuple[object, ...]:
     state, rack = _state(cluster, node), node.rack or "-"
-    if node.not_ready:
-        state = f"{state} ({', '.join(node.not_ready)})"
+    reasons = node.not_ready or (() if cluster.controller >= 0 else ("no controller",))
+    if reasons:
+        state = f"{state} ({', '.join(reasons)})"
     voter = {True: "yes", False: "no", None: "-"}[node.voter]
     return node.id, state, voter, rack, node.incarnation, node.grpc, node.data, node.http
 

@@ -133,7 +133,8 @@ class ClusterService:
         return answer
 
     async def _add_readiness(self, answer: pb.DescribeClusterResponse, *, only_here: bool) -> None:
-        """Add the readiness of this node, or of all nodes that have a session."""
+        """Add the readiness of this node, or of all nodes that have a session. Without a controller
+        nobody knows who has one, and all are asked."""
 
         async def described_by(node_id: NodeId) -> pb.DescribeClusterResponse.Node:
             if node_id == self._node_id:
@@ -150,7 +151,8 @@ class ClusterService:
         nodes = [
             node
             for node in answer.nodes
-            if node.address.node_id == here or not (only_here or node.fenced)
+            if node.address.node_id == here
+            or not (only_here or (node.fenced and answer.controller >= 0))
         ]
         asked = (described_by(NodeId(node.address.node_id)) for node in nodes)
         for node, described in zip(nodes, await asyncio.gather(*asked), strict=True):
