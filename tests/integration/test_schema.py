@@ -124,6 +124,14 @@ def test_a_scan_has_the_fields_as_columns(client: Client) -> None:
         client.fetch("orders").to_arrow(typed=True)  # type: ignore[arg-type]
 
 
+def test_a_schema_may_have_500_fields(client: Client) -> None:
+    client.create_stream("wide", "wide")
+    client.set_schema("wide", ", ".join(f"a_longer_name_{number} int" for number in range(500)))
+    client.publish("wide", b'{"a_longer_name_499":7}')
+    (row,) = client.sql("select a_longer_name_0, a_longer_name_499 from wide").to_pylist()
+    assert row == {"a_longer_name_0": None, "a_longer_name_499": 7}
+
+
 @pytest.mark.parametrize("via", ["nats", "direct"])
 def test_a_stream_can_refuse_what_does_not_fit(client: Client, via: Via) -> None:
     name = f"strict-{via}"

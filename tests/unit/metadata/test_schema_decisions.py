@@ -13,6 +13,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     StreamNotFoundError,
 )
+from jetstream_protocol.schema import FIELDS_MAX, TEXT_LENGTH_MAX
 from jetstream_protocol.types import StreamId, WallUs
 from jetstream_server.metadata.state.commands import SCHEMA_LEVEL, CreateStream, SetSchema
 from jetstream_server.metadata.state.nodes import FeatureLevel
@@ -97,6 +98,18 @@ def test_only_the_newest_versions_are_kept() -> None:
     stream = stream_of(cluster, stream_id)
     assert stream.schemas == tuple(names[-VERSIONS_MAX:])
     assert stream.schema_version == len(names)
+
+
+def test_the_longest_schema_is_kept() -> None:
+    cluster, stream_id = with_stream()
+    text = ", ".join(f"{f'field_{number}_':_<23} bigint" for number in range(FIELDS_MAX))
+    assert len(text) > 15_900
+    assert set_schema(cluster, stream_id, text, 0) == 1
+    restored = Registry()
+    restored.restore(cluster.registry.snapshot())
+    assert restored.streams[stream_id].schema == text
+    with pytest.raises(InvalidRequestError, match="of at most 16384 characters"):
+        set_schema(cluster, stream_id, text.ljust(TEXT_LENGTH_MAX + 1), 1)
 
 
 def test_a_stream_without_a_schema_is_written_as_before() -> None:

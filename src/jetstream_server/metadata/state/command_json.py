@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 
@@ -36,6 +37,11 @@ ALWAYS_WRITTEN = {"always_written": True}
 def since(level: int) -> dict[str, Any]:
     """Metadata of a field that a command has from this feature level on. It needs a default."""
     return {"since": level}
+
+
+def text_of(length_max: int) -> dict[str, Any]:
+    """Metadata of a field that is longer text than others."""
+    return {"read": partial(Fields.text, length_max=length_max)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ def _read_fields_of(command: type[Command]) -> tuple[_Field, ...]:
     return tuple(
         _Field(
             name=each.name,
-            read=_READERS[_without_none(hints[each.name])],
+            read=each.metadata.get("read") or _READERS[_without_none(hints[each.name])],
             absent=each.default if each.default_factory is MISSING else each.default_factory(),
             is_always_written=each.metadata.get("always_written", False),
             since=each.metadata.get("since", 1),

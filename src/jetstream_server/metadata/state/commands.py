@@ -17,9 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from jetstream_protocol.schema import TEXT_LENGTH_MAX
 from jetstream_protocol.types import BootUs, LeaderEpoch, NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.cluster import COPY_LIMIT_LEVEL
-from jetstream_server.metadata.state.command_json import ALWAYS_WRITTEN, Command, since
+from jetstream_server.metadata.state.command_json import ALWAYS_WRITTEN, Command, since, text_of
 from jetstream_server.metadata.state.nodes import Addresses, FeatureLevel
 from jetstream_server.metadata.state.streams import RequestedSettings
 
@@ -173,7 +174,7 @@ class SetSchema(Command):
     op: ClassVar[str] = "set_schema"
     level: ClassVar[int] = SCHEMA_LEVEL
     stream_id: StreamId
-    schema: str
+    schema: str = field(metadata=text_of(TEXT_LENGTH_MAX))
     schema_version: int
 
 

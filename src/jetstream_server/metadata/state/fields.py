@@ -38,10 +38,12 @@ class Fields:
             raise self._field_error(name, f"an integer from {minimum} on", value)
         return value
 
-    def text(self, name: str, default: str | None = None) -> str:
+    def text(
+        self, name: str, default: str | None = None, *, length_max: int = TEXT_LENGTH_MAX
+    ) -> str:
         value = self._get(name, default)
-        if type(value) is not str or len(value) > TEXT_LENGTH_MAX:
-            raise self._field_error(name, f"text of at most {TEXT_LENGTH_MAX} characters", value)
+        if type(value) is not str or len(value) > length_max:
+            raise self._field_error(name, f"text of at most {length_max} characters", value)
         return value
 
     def flag(self, name: str, default: bool | None = None) -> bool:
