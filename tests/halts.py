@@ -80,11 +80,15 @@ class Halter:
                 return
             self.halts.append(f"{datetime.now():%H:%M:%S.%f} {seconds:.2f} s {pid} {name}")
             signal.pidfd_send_signal(process, signal.SIGSTOP)
+            stands = False
             try:
+                while not stands and self._wait(LOOK_SECONDS):
+                    stands = status(pid).get("State", "Z")[0] in STOPPED + ENDED
                 self._wait(seconds)
             finally:
-                # A stop that is pending is a test's own.
-                if not int(status(pid).get("ShdPnd", "0"), 16) >> (signal.SIGSTOP - 1) & 1:
+                # Once it stands, a stop that is pending is a test's own.
+                pending = int(status(pid).get("ShdPnd", "0"), 16)
+                if not (stands and pending >> (signal.SIGSTOP - 1) & 1):
                     signal.pidfd_send_signal(process, signal.SIGCONT)
         finally:
             os.close(process)
