@@ -135,12 +135,12 @@ async def test_without_a_principal_nobody_has_a_right(tmp_path: Path) -> None:
 async def test_nodes_read_for_each_other_while_security_is_on(tmp_path: Path) -> None:
     with LeafServer() as hub, api_cluster(tmp_path / "nodes", hub, PRINCIPAL) as cluster:
         token = cluster.bootstrap()
-        with Client(cluster.servers, token=token) as admin:
+        with Client(cluster.servers, token=token, timeout=60) as admin:
             admin.create_stream("orders", "orders.>", replicas=1)
             admin.publish("orders.x", b"value")
             admin.add_acl(PRINCIPAL, "read", stream="orders", subject="orders.>")
         for address in cluster.cluster.grpc_addresses:
-            with Client(address, token=token) as at_node:
+            with Client(address, token=token, timeout=60) as at_node:
                 await eventually(lambda at_node=at_node: len(at_node.list_acls(PRINCIPAL)) == 1)
         await eventually(lambda: hub.log.count("LS+ $JS.log.API.STREAM.>") >= 3)
         async with client_of(hub.url) as client:

@@ -77,7 +77,7 @@ async def test_a_clients_certificate_does_not_act_as_a_node(over_tls: TlsCluster
 
     cert, key = map(str, local.client)
     tls = TlsConfig(str(folder / "ca.crt"), cert, key)
-    with Client(over_tls.servers, tls=tls) as client:
+    with Client(over_tls.servers, tls=tls, timeout=60) as client:
         cluster_id = client.describe_cluster().cluster_id
     port = int(local.grpc_addresses[0].rpartition(":")[2]) + 1
     secret = local.config["credential"].encode()

@@ -99,7 +99,7 @@ def test_a_leader_that_cannot_hear_nats_hands_over_to_one_that_can(
     faulty.wait_for("another leads", lambda: faulty.settled(name).stream.leader != leader)
     goes_on(load, cut_at)
     other = next(node for node in faulty.nodes if node != leader)
-    with Client(faulty.cluster.grpc_addresses[other]) as client:
+    with Client(faulty.cluster.grpc_addresses[other], timeout=60) as client:
         faulty.wait_for(
             "it alone is not ready",
             lambda: [n.id for n in client.describe_cluster().nodes if n.not_ready] == [leader],
@@ -158,7 +158,7 @@ def test_a_restarted_node_is_ready_once_it_was_in_sync_and_stays_so(
     status, said = readyz(faulty, node)
     assert (status, said.startswith("catching up: ")) == (503, True), said
     assert "of its replicas" in said
-    with Client(faulty.cluster.grpc_addresses[node]) as client:
+    with Client(faulty.cluster.grpc_addresses[node], timeout=60) as client:
         # A starved one may lack its lease or NATS for a moment.
         faulty.wait_for(
             "all nodes serve",

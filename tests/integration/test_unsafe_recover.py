@@ -96,7 +96,7 @@ def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
     cluster.cluster.wait_for_nodes(left)
     address = cluster.cluster.grpc_addresses[left]
     assert "in use by another" in unsafe_recover(cluster, left, "--yes", code=1)
-    with Client(address) as client:
+    with Client(address, timeout=60) as client:
         assert [stream.name for stream in client.list_streams()] == ["orders"]
         cluster.wait_for("it leads", lambda: client.describe_stream("orders").leader == left)
         client.alter_stream("orders", min_insync_replicas=1)
@@ -165,7 +165,7 @@ def test_a_stream_of_which_only_an_observer_is_left_goes_on_as_the_plan_says(
         is_early = words[1] == "reassign"
         assert done.returncode == (Exit.UNAVAILABLE if is_early else Exit.OK), done
         assert ("orders@orders.> has no leader" in done.stderr) == is_early
-    with Client(server) as client:
+    with Client(server, timeout=60) as client:
         assert client.describe_stream("orders").leader == left
         client.alter_stream("orders", min_insync_replicas=1)
         client.publish("orders.x", b"after", msg_id="after")
@@ -323,7 +323,7 @@ def test_a_sole_survivor_that_may_have_forgotten_a_vote_goes_on_once_it_is_vouch
     cluster.cluster.wait_for_nodes(left)
     cluster.cluster.server = server
     cluster.restart(left)
-    with Client(cluster.cluster.grpc_addresses[left]) as client:
+    with Client(cluster.cluster.grpc_addresses[left], timeout=60) as client:
         client.alter_stream("orders", min_insync_replicas=1)
         assert cluster.api(left).values_upto("orders", 50) == [b"%d" % n for n in range(50)]
         client.publish("orders", b"after", msg_id="after")
@@ -363,7 +363,7 @@ def test_activity_tells_of_the_recovery_although_its_log_knows_more_than_the_met
         shutil.move(folder(cluster, node), folder(cluster, node).with_suffix(".old"))
         cluster.cluster.start_node(node)
     cluster.cluster.wait_for_nodes(*lost)
-    with Client(cluster.cluster.grpc_addresses[left]) as client:
+    with Client(cluster.cluster.grpc_addresses[left], timeout=60) as client:
         client.create_stream("after", "after", replicas=1)
     cluster.wait_for("it is told", lambda: is_told(cluster, left, "after@after"))
     events = told(cluster, left)
