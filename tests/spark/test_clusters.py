@@ -84,7 +84,7 @@ def test_each_record_is_read_once_when_leaders_are_killed_and_then_the_driver(
     spark: SparkSession, log_cluster: TestCluster, tmp_path: Path
 ) -> None:
     value = b"x" * RECORD_BYTES
-    publish(log_cluster.servers, f"{STREAM}.eu", [value] * RECORDS)
+    publish(log_cluster.servers, f"{STREAM}.eu", [value] * RECORDS, run="before")
     done = threading.Event()
     publisher = threading.Thread(target=publish_until, args=(log_cluster, done), daemon=True)
     killed = -1
