@@ -41,7 +41,7 @@ def toured(
         if not hub.binary.exists():
             pytest.skip(f"no nats-server {request.param}: scripts/nats-servers fetches it")
     with hub, api_server(tmp_path_factory.mktemp("tour") / "data", hub) as server:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("tour", "tour.>")
         asyncio.run(_fill(hub.url))
         yield hub.url

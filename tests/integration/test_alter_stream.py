@@ -92,7 +92,7 @@ def test_altering_at_once_from_many_sides_loses_none(client: Client, server: Ser
     client.create_stream("many", "many.>")
 
     async def alter() -> None:
-        async with AsyncClient(server.grpc) as other:
+        async with AsyncClient(server.grpc, timeout=60) as other:
             await asyncio.gather(
                 other.alter_stream("many", max_age=10),
                 other.alter_stream("many", max_bytes=20),

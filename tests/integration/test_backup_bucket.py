@@ -36,7 +36,7 @@ server = server_stage()
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         yield client
 
 

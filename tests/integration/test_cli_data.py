@@ -36,7 +36,7 @@ def filled(server: ServerProcess) -> None:
     """`trades` has JSON, `odd` every kind of record; `unread` is never to be touched."""
 
     async def fill() -> None:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             for name in ("trades", "odd", "unread"):
                 await client.create_stream(name, f"{name}.>")
             for name in ("cust-1", "cust-2"):
@@ -107,7 +107,7 @@ def jetstream(
 
 @pytest.fixture
 def odd(server: ServerProcess) -> Iterator[list[Message]]:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         yield list(client.fetch("odd"))
 
 

@@ -46,7 +46,7 @@ def server(files: Files, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         NatsServer(config) as nats,
         running_server(data, "--nats", nats.url, environment=environment) as server,
     ):
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("orders", "orders.>")
         yield server
 
@@ -101,7 +101,7 @@ def test_the_environment_opens_it_for_commands_and_clients(
         monkeypatch.setenv(f"JETSTREAM_NATS_{name}", file)
     done = jetstream("publish", SUBJECT, "by-environment", "-s", server.grpc)
     assert done.returncode == 0, done.stderr
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         assert client.publish(SUBJECT, b"by-environment").stream == "orders"
 
 

@@ -27,7 +27,7 @@ COUNT = 20
 
 @pytest.fixture(scope="module", autouse=True)
 def filled(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("orders", "orders.*.new", max_bytes=10**9)
         client.create_stream("empty", "empty", compact=True)
         with client.publisher("orders.eu.new") as publisher:
@@ -70,7 +70,7 @@ def test_records_are_written_newest_first(jetstream: Run) -> None:
 
 
 def test_records_are_filtered_by_subject_and_key(jetstream: Run, server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("regions", "regions.>")
         for number in range(12):
             client.publish(f"regions.{number % 2}", b"%d" % number, key=str(number % 3))
@@ -103,7 +103,7 @@ def test_a_list_shows_replicas_messages_bytes_and_age(jetstream: Run) -> None:
 def test_a_list_says_which_streams_take_no_messages_and_why(
     jetstream: Run, server: ServerProcess
 ) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("marked", "marked")
         client.set_stream_readonly("marked")
         last = ["stream", "list", "--feeding", "marked"]
@@ -181,7 +181,10 @@ def test_on_a_terminal_watching_draws_over_what_was_there(server: ServerProcess)
 @pytest.fixture(scope="module")
 def workers(server: ServerProcess, filled: None) -> str:
     """A consumer group that has read the first ten of `orders`, and has no members."""
-    with Client(server.grpc) as client, client.consume_group("orders", "workers") as consumer:
+    with (
+        Client(server.grpc, timeout=60) as client,
+        client.consume_group("orders", "workers") as consumer,
+    ):
         for message in consumer:
             if message.offset == 9:
                 consumer.commit()
@@ -208,7 +211,10 @@ def test_groups_are_listed_with_their_lag_and_moved(jetstream: Run, workers: str
 def test_a_group_with_members_is_not_moved(
     jetstream: Run, server: ServerProcess, workers: str
 ) -> None:
-    with Client(server.grpc) as client, client.consume_group("orders", "busy") as consumer:
+    with (
+        Client(server.grpc, timeout=60) as client,
+        client.consume_group("orders", "busy") as consumer,
+    ):
         next(iter(consumer))
         consumer.commit()
         jetstream("group", "seek", "busy", "--to", "latest", code=1)
@@ -269,7 +275,7 @@ def test_bench_measures_publishing_latency_and_fetching(jetstream: Run) -> None:
 
 
 def test_top_shows_the_busiest_streams_again_and_again(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("busy", "busy")
         top = [*COMMAND, "--server", server.grpc, "top"]
         with fork_server.start(top, stdout=subprocess.PIPE, stderr=2) as watching:

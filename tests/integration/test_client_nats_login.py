@@ -55,7 +55,7 @@ def guarded(nats: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     url = nats.url.replace("://", "://server:s1@")
     data = tmp_path_factory.mktemp("guarded") / "data"
     with running_server(data, "--nats", url) as server:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("open", "open.>")
             client.create_stream("closed", "closed.>")
         yield server

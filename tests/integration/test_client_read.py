@@ -233,7 +233,7 @@ async def test_a_hundred_idle_consumers_do_not_hold_up_a_fetch(
     server: ServerProcess, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumers, "WAIT_SECONDS", 200.0)
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         idle = [client.consume(filled, "latest") for _ in range(100)]
         waiting = [asyncio.ensure_future(anext(consumer)) for consumer in idle]
         await asyncio.sleep(0.3)
@@ -246,7 +246,7 @@ async def test_a_hundred_idle_consumers_do_not_hold_up_a_fetch(
 
 @on_loop
 async def test_fetches_of_one_client_run_side_by_side(server: ServerProcess, filled: str) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         answers = await asyncio.gather(
             *[client.fetch(filled, n, max_messages=10) for n in range(0, COUNT, 20)]
         )
@@ -257,7 +257,7 @@ async def test_fetches_of_one_client_run_side_by_side(server: ServerProcess, fil
 async def test_a_cancelled_fetch_leaves_the_connection_usable(
     server: ServerProcess, filled: str
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         for _ in range(5):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):

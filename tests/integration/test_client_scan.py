@@ -117,7 +117,7 @@ def test_polars_takes_a_stream(client: Client, filled: str) -> None:
 
 @on_loop
 async def test_the_asynchronous_client_scans_too(server: ServerProcess, filled: str) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         scan = client.scan(filled, Last(15_000))
         assert sum([len(batch) async for batch in scan]) == 15_000
         assert (scan.start, scan.stop) == (COUNT - 15_000, COUNT)

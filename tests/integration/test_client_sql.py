@@ -24,7 +24,7 @@ ENDLESS = "select count(*) from range(10_000_000) a, range(10_000_000) b where a
 
 @pytest.fixture(scope="module")
 def bought(server: ServerProcess) -> str:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("bought", "bought.>")
         client.set_schema("bought", "id bigint, price double")
         for number in range(10):
@@ -98,7 +98,7 @@ def test_tables_are_listed(client: Client, bought: str) -> None:
 @on_loop
 async def test_many_at_a_time(server: ServerProcess, bought: str) -> None:
     """More than the loop has threads of its own."""
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         queries = (client.sql(f"select id from bought where id = {n % 10}") for n in range(20))
         found = await asyncio.gather(*queries)
     assert [table["id"].to_pylist() for table in found] == [[n % 10] for n in range(20)]
@@ -110,7 +110,7 @@ def threads() -> list[threading.Thread]:
 
 @on_loop
 async def test_one_that_is_cancelled_ends(server: ServerProcess, bought: str) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         task = asyncio.create_task(client.sql(ENDLESS))
         await asyncio.sleep(0.3)
         task.cancel()
@@ -121,7 +121,7 @@ async def test_one_that_is_cancelled_ends(server: ServerProcess, bought: str) ->
 
 
 def test_closing_the_client_ends_it(server: ServerProcess, bought: str) -> None:
-    client = Client(server.grpc)
+    client = Client(server.grpc, timeout=60)
     closing = threading.Timer(0.3, client.close)
     closing.start()
     with pytest.raises(JetstreamError, match="closed"):

@@ -130,7 +130,7 @@ def test_the_cluster_names_its_nodes_and_its_nats(client: Client, server: Server
 
 @on_loop
 async def test_the_asynchronous_client_does_the_same(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await client.create_stream("awaited", "awaited.>")
         assert isinstance(stream, Stream)
         assert (await client.describe_stream("awaited")).high_watermark == 0

@@ -20,7 +20,7 @@ ORDERS = [{"id": number, "total": number * 1.5} for number in range(5)]
 @pytest.fixture(scope="module", autouse=True)
 def filled(server: ServerProcess) -> None:
     """`orders`: JSON with keys, a tombstone at offset 5."""
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("orders", "orders.>")
         with client.publisher("orders.eu", value_serializer=json.dumps) as publisher:
             for order in ORDERS:
@@ -123,7 +123,7 @@ def test_a_table_that_cannot_be_deserialised_says_which_record_it_was(client: Cl
 
 @on_loop
 async def test_the_asynchronous_client_serialises_alike(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("awaited", "awaited")
         async with client.publisher("awaited", value_serializer=json.dumps) as publisher:
             await publisher.publish_many([{"a": 1}, {"a": 2}])

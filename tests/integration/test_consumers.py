@@ -265,7 +265,7 @@ async def test_of_streams_that_share_a_name_none_is_pulled_from(
 ) -> None:
     """The leader of each hears the pull, and may have a consumer of that name."""
     asked_for = {"batch": 1, "expires": 10**10}
-    with Client(server.grpc) as sdk:
+    with Client(server.grpc, timeout=60) as sdk:
         sdk.create_stream("twin", "twin.a")
         sdk.publish("twin.a", b"1")
         async with asking(hub.url) as client:

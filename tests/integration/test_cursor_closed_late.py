@@ -18,7 +18,7 @@ from tests.support.server import ServerProcess
 async def test_a_late_last_commit_of_an_earlier_consumer_does_not_end_the_next_one(
     server: ServerProcess,
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("late", "late")
         for number in range(10):
             await client.publish("late", b"%d" % number)
@@ -59,7 +59,10 @@ async def test_a_late_commit_of_a_killed_program_does_not_end_the_next_one(
     server: ServerProcess, is_processing: bool
 ) -> None:
     name = f"killed-{is_processing}"
-    async with AsyncClient(server.grpc) as killed, AsyncClient(server.grpc) as client:
+    async with (
+        AsyncClient(server.grpc, timeout=60) as killed,
+        AsyncClient(server.grpc, timeout=60) as client,
+    ):
         await client.create_stream(name, name)
         for number in range(10):
             await client.publish(name, b"%d" % number)
@@ -112,7 +115,7 @@ async def last_commit(client: AsyncClient, consumer: AsyncConsumer) -> Commit:
 async def test_nor_does_closing_it_again_fail_when_the_next_one_has_committed(
     server: ServerProcess,
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("again", "again")
         for number in range(10):
             await client.publish("again", b"%d" % number)

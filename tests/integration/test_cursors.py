@@ -72,7 +72,7 @@ def test_a_name_that_no_cursor_can_have_is_refused_when_its_reader_is_made(
 
     @on_loop
     async def asynchronously() -> None:
-        async with AsyncClient(server.grpc) as asynchronous:
+        async with AsyncClient(server.grpc, timeout=60) as asynchronous:
             with pytest.raises(InvalidRequestError, match=said):
                 asynchronous.consume(stream, cursor=wrong)
             with pytest.raises(InvalidRequestError, match=said):
@@ -174,7 +174,7 @@ class TestResuming:
 
     @on_loop
     async def test_asynchronous_batches_alike(self, server: ServerProcess) -> None:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             await client.create_stream("portions", "portions")
             for _ in range(5):
                 await client.publish("portions", b"")
@@ -202,7 +202,7 @@ class TestResuming:
 
     @on_loop
     async def test_an_asynchronous_client_alike(self, server: ServerProcess) -> None:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             await client.create_stream("asynchronous", "asynchronous")
             for _ in range(5):
                 await client.publish("asynchronous", b"")
@@ -440,7 +440,7 @@ class TestLooking:
     async def test_a_copy_of_a_commit_by_hand_that_comes_late_takes_nothing_back(
         self, server: ServerProcess
     ) -> None:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             await client.create_stream("late", "late")
             sent: list[Commit] = []
             commit = client._cursors.commit

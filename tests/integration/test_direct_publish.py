@@ -138,7 +138,7 @@ def test_others_on_the_subject_hear_what_goes_by_nats(server: ServerProcess) -> 
     async def main() -> None:
         listener = await nats.connect(server.nats)
         heard = await listener.subscribe("heard.>")
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             await client.create_stream("heard_one", "heard.one")
             await client.create_stream("heard_two", "heard.two")
             await client.create_stream("heard_both", "heard.two")
@@ -172,7 +172,7 @@ def test_messages_of_many_calls_are_stored_in_the_order_of_the_calls(
     server: ServerProcess, name: str
 ) -> None:
     async def main() -> None:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             await client.create_stream(name, name)
             await client.publish(name, b"first", via="direct")
             results = await asyncio.gather(

@@ -17,7 +17,7 @@ PAGES = {"keyed_groups.md": 4, "coming_from_kafka.md": 6, "coming_from_jetstream
 @pytest.fixture
 def empty_server(server: ServerProcess) -> ServerProcess:
     """Without what the page before it has left: all pages speak of orders."""
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         for cursor in client.list_cursors():
             client.delete_cursor(cursor.name, cursor.stream)
         for stream in client.list_streams():

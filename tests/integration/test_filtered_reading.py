@@ -28,7 +28,7 @@ def filled(server: ServerProcess) -> None:
     all others on `us`; key `k` is in every thirtieth. `mixed`: three subjects in turn."""
 
     async def fill() -> None:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             await client.create_stream("orders", "orders.>", segment_bytes=1 << 20)
             publishers = {
                 (region, compression): client.publisher(
@@ -150,7 +150,7 @@ def test_a_reader_goes_on_from_where_its_filter_has_come_to(client: Client) -> N
 
 @on_loop
 async def test_who_waits_for_a_record_is_not_woken_by_others(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("awaited", "awaited.*")
         async with client.consume("awaited", "latest", filter="awaited.eu") as consumer:
             waiting = asyncio.ensure_future(anext(consumer))

@@ -26,7 +26,7 @@ from tests.support.server import ServerProcess
 async def test_a_consumer_at_the_head_asks_once_for_all_that_comes(
     server: ServerProcess, questions: Questions
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await client.create_stream("head", "head.>")
         async with client.consume("head", "latest") as consumer:
             for number in range(100):
@@ -42,7 +42,7 @@ async def test_a_consumer_at_the_head_asks_once_for_all_that_comes(
 async def test_what_is_far_behind_is_fetched_and_the_head_is_followed(
     server: ServerProcess, questions: Questions
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await client.create_stream("far", "far.>")
         values = [os.urandom(1000) for _ in range(3000)]
         async with client.publisher("far.x") as publisher:
@@ -61,7 +61,7 @@ async def test_what_is_far_behind_is_fetched_and_the_head_is_followed(
 async def test_with_a_filter_only_what_is_wanted_comes(
     server: ServerProcess, questions: Questions
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await client.create_stream("sifted", "sifted.>")
         async with client.consume("sifted", "latest", filter="sifted.eu") as consumer:
             for number in range(30):
@@ -88,7 +88,7 @@ async def test_who_pauses_keeps_what_came_and_misses_nothing(
         sink(follow, frame)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Follow, "came", counting)
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await client.create_stream("paused", "paused.>")
         async with client.consume("paused", "latest") as consumer:
             coming = waits(consumer)
@@ -108,7 +108,7 @@ async def test_who_pauses_keeps_what_came_and_misses_nothing(
 
 @on_loop
 async def test_who_seeks_is_sent_on_from_there(server: ServerProcess, questions: Questions) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await client.create_stream("sought", "sought.>")
         async with client.consume("sought", "latest") as consumer:
             for number in range(5):
@@ -131,7 +131,7 @@ async def test_who_seeks_is_sent_on_from_there(server: ServerProcess, questions:
 async def test_another_stream_of_the_name_is_not_read(
     server: ServerProcess, questions: Questions
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("again", "again.>")
         async with client.consume("again", "latest") as consumer:
             coming = waits(consumer)
@@ -150,7 +150,7 @@ async def test_another_stream_of_the_name_is_not_read(
 async def test_a_purge_removes_nothing_for_whoever_is_at_the_head(
     server: ServerProcess, questions: Questions
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await client.create_stream("purged", "purged.>")
         async with client.consume("purged", "latest") as consumer:
             for number in range(3):
@@ -163,7 +163,7 @@ async def test_a_purge_removes_nothing_for_whoever_is_at_the_head(
 
 @on_loop
 async def test_a_forgotten_consumer_is_not_sent_anything_for_long(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await client.create_stream("forgotten", "forgotten.>")
         consumer = client.consume("forgotten", "latest")
         await consumer.begin()

@@ -25,7 +25,7 @@ STEPS = (0, 1, 2, 3, 5, 8, 13, 21, 34)
 
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("work", subject="work")
         for number in range(20):
             client.publish("work", b"%d" % number)
@@ -81,7 +81,7 @@ async def test_a_processing_that_is_cancelled_twice_leaves_no_member_behind(
         handled.set()
 
     before = asyncio.all_tasks()
-    async with AsyncClient(server.grpc) as other:
+    async with AsyncClient(server.grpc, timeout=60) as other:
         await other.list_groups()
         own = asyncio.all_tasks()
         processing = asyncio.ensure_future(

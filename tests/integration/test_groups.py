@@ -74,7 +74,7 @@ class Worker:
 
 @on_loop
 async def test_members_share_the_streams_and_only_what_moves_stops(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await prepare(client, "shared")
         first = Worker(client, "shared")
         await until(lambda: len(first.values) == 40)
@@ -103,7 +103,10 @@ async def test_members_share_the_streams_and_only_what_moves_stops(server: Serve
 async def test_a_member_that_falls_silent_is_given_up_and_cannot_commit(
     server: ServerProcess,
 ) -> None:
-    async with AsyncClient(server.grpc) as frozen_client, AsyncClient(server.grpc) as client:
+    async with (
+        AsyncClient(server.grpc, timeout=60) as frozen_client,
+        AsyncClient(server.grpc, timeout=60) as client,
+    ):
         await prepare(client, "silent")
         zombie = frozen_client.consume_group(
             "silent", "silent-workers", session_timeout=SESSION, auto_commit=False
@@ -123,7 +126,7 @@ async def test_a_member_that_falls_silent_is_given_up_and_cannot_commit(
 
 @on_loop
 async def test_a_member_that_was_given_up_joins_anew(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await prepare(client, "again")
         member = Worker(client, "again")
         await until(lambda: len(member.values) == 40)
@@ -138,7 +141,7 @@ async def test_a_member_that_was_given_up_joins_anew(server: ServerProcess) -> N
 async def test_a_named_member_takes_its_place_again_and_nothing_moves(
     server: ServerProcess,
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await prepare(client, "named")
         other = Worker(client, "named")
         first = Worker(client, "named", instance="a")
@@ -160,7 +163,7 @@ async def test_a_named_member_takes_its_place_again_and_nothing_moves(
 
 @on_loop
 async def test_only_members_commit_while_there_are_any(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await prepare(client, "owned", 4)
         member = Worker(client, "owned")
         await until(lambda: len(member.values) == 4)
@@ -335,7 +338,7 @@ def test_an_error_of_a_listener_is_raised_and_nothing_is_committed(
 
 @on_loop
 async def test_a_listener_of_an_asynchronous_client_commits(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await prepare(client, "listening")
 
         async def revoked(names: Sequence[str]) -> None:
@@ -400,7 +403,7 @@ async def test_streams_that_join_a_group_are_read_from_their_beginning_whatever_
     server: ServerProcess,
 ) -> None:
     """`start` is for the streams that were there: while a member reads, and after all had ended."""
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_group("grows", "grows.>", streams=1)
         await client.publish("grows.x", b"before", key="k")
         got: list[bytes | None] = []
@@ -441,7 +444,7 @@ async def test_streams_that_join_a_group_are_read_from_their_beginning_whatever_
 async def test_a_group_is_deleted_with_its_positions_once_its_members_have_left(
     server: ServerProcess,
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await prepare(client, "deleted")
         member = Worker(client, "deleted")
         await until(lambda: len(member.values) == 40)

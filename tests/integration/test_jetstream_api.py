@@ -329,7 +329,7 @@ async def test_a_record_longer_than_nats_takes_is_answered_with_an_error(
         found = await direct(client, "empty", {"seq": json.loads(several.data)["seq"]})
         assert status(found) == "413 Message Too Large"
         assert (await direct(client, "empty", body)).data == long
-        with Client(server.grpc) as own:
+        with Client(server.grpc, timeout=60) as own:
             own.delete_stream("empty")
             own.create_stream("empty", "empty.>")
 
@@ -339,7 +339,7 @@ async def test_a_search_without_an_end_is_refused_with_how_far_it_came(
     server: ServerProcess, hub: LeafServer
 ) -> None:
     async with asking(hub.url) as client:
-        with Client(server.grpc) as own:
+        with Client(server.grpc, timeout=60) as own:
             own.create_stream("noise", "noise.>")
         await client.request("noise.first", b"the first", timeout=60)
         for _ in range(40):
@@ -357,7 +357,7 @@ async def test_a_search_without_an_end_is_refused_with_how_far_it_came(
         )
         first_half = await batch(client, {"next_by_subj": "noise.long", "batch": 5}, "noise")
         assert sequences(first_half) == [2, 3, 4, 5, 6]
-        with Client(server.grpc) as own:
+        with Client(server.grpc, timeout=60) as own:
             own.delete_stream("noise")
 
 

@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as running:
+    with Client(server.grpc, timeout=60) as running:
         yield running
 
 

@@ -39,7 +39,7 @@ def jetstream(server: ServerProcess, capfd: pytest.CaptureFixture[str]) -> Comma
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as running:
+    with Client(server.grpc, timeout=60) as running:
         yield running
 
 

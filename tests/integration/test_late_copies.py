@@ -47,7 +47,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
 
 @on_loop
 async def test_of_a_cursor_and_its_deletion(server: ServerProcess, copies: Copies) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("late-cursor", "late-cursor")
         await client.commit_cursor("billing", "late-cursor", 0)
         await client.delete_cursor("billing", "late-cursor")
@@ -62,7 +62,7 @@ async def test_of_a_cursor_and_its_deletion(server: ServerProcess, copies: Copie
 
 @on_loop
 async def test_of_a_group_and_its_deletion(server: ServerProcess, copies: Copies) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("late-group", "late-group")
         await client.publish("late-group", b"one")
 
@@ -81,7 +81,7 @@ async def test_of_a_group_and_its_deletion(server: ServerProcess, copies: Copies
 
 @on_loop
 async def test_of_a_pause_of_a_consumer(server: ServerProcess, copies: Copies) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("late-pause", "late-pause")
         await client.create_consumer("late-pause", "mailers")
         await client.pause_consumer("late-pause", "mailers", 60)
@@ -95,7 +95,7 @@ async def test_of_a_pause_of_a_consumer(server: ServerProcess, copies: Copies) -
 
 @on_loop
 async def test_of_a_purge(server: ServerProcess, copies: Copies) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("late-purge", "late-purge")
         await client.publish("late-purge", b"old")
         assert await client.purge_stream("late-purge") == 1
@@ -134,7 +134,10 @@ async def test_of_changes_that_were_undone(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts = Attempts(monkeypatch)
-    async with AsyncClient(server.grpc) as client, AsyncClient(server.grpc) as other:
+    async with (
+        AsyncClient(server.grpc, timeout=60) as client,
+        AsyncClient(server.grpc, timeout=60) as other,
+    ):
         stream = await client.create_stream("late-change", "late-change")
         created = attempts.kept()
         changes = (
@@ -180,7 +183,7 @@ async def test_of_a_change_whose_answer_is_lost(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts = Attempts(monkeypatch)
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await client.create_stream("lost-answer", "lost-answer")
         attempts.lost = 2
         await client.alter_stream(stream, max_age=60)

@@ -80,7 +80,7 @@ async def test_coroutines_end_with_the_error_of_the_handler(
         if message.value == b"1":
             raise error
 
-    async with AsyncClient(server.grpc) as own:
+    async with AsyncClient(server.grpc, timeout=60) as own:
         with pytest.raises(type(error)) as caught:
             await own.process(name, handler, cursor="p", stop="latest", retries=0)
         assert caught.value is error

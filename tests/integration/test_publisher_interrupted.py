@@ -60,7 +60,7 @@ def test_an_interrupted_send_costs_no_other_record(
     server: ServerProcess, function: Callable[..., Any], number: int, linger: float
 ) -> None:
     name = f"s{number}-{linger:g}".replace(".", "_")
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream(name, name)
         with client.publisher(name, linger=linger) as publisher:
             deliveries = [publisher.send(b"v0")] if number % 2 else []

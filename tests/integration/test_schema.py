@@ -43,7 +43,7 @@ ORDERS = "id bigint, price double, items list<struct<sku string, count int>>, at
 @pytest.fixture(scope="module", autouse=True)
 def filled(server: ServerProcess) -> None:
     async def fill() -> None:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             for name in ("orders", "plain", "changing"):
                 await client.create_stream(name, f"{name}.>")
             for value in VALUES:

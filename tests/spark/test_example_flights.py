@@ -41,7 +41,7 @@ def test_streaming_over_the_flights_gives_the_direct_answer(
     source = made_up(1_000)
 
     async def fill() -> None:
-        async with AsyncClient(server.grpc) as publisher:
+        async with AsyncClient(server.grpc, timeout=60) as publisher:
             await publisher.create_stream(replay.STREAM, subject=replay.SUBJECT)
             await publisher.create_stream("delays", subject="delays.>")
             await replay.publish(publisher, source, lambda _: None)

@@ -32,7 +32,7 @@ def test_the_table_has_the_records_of_the_log(
         server = ServerProcess(tmp_path / "data", environment=environment)
         server.start()
         stack.callback(server.kill)
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             only_in_lake(server, client, "old", 200)
             found = client.describe_lake("old")
         for key, value in {
