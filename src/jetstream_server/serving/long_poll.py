@@ -40,9 +40,10 @@ WAIT_MS_LIMIT = (
     300_000  # A reader that wants to wait longer asks again. A vanished one is forgotten.
 )
 OUT_OF_SYNC_SECONDS = 1.0
-NEW_LEADER_SECONDS = 1.0
+NEW_LEADER_SECONDS = 5.0
 """How long a new leader may take to find out what earlier ones have committed, before it says that
-there is nothing. Its followers tell it as soon as they have heard of it."""
+there is nothing. Its followers tell it as soon as they have heard of it; one that says nothing has
+left the ISR by then."""
 LAKE_SECONDS = 30.0
 """How long a fetch waits for the lake."""
 WAITING_MAX = 16_384
