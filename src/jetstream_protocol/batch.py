@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import re
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -72,6 +73,7 @@ _HEADER = struct.Struct("<4sHHIIqqqIIIiqqqII")
 HEADER_BYTES = _HEADER.size
 _FLAGS = struct.Struct("<H")
 _FLAGS_AT = 6
+_SEPARATOR = re.compile(rb"[ \t\r\n]")
 _STAMP = struct.Struct("<qqq")
 _STAMP_AT = 16
 _PRODUCER = struct.Struct("<iq")
@@ -474,11 +476,15 @@ class Batch:
         self._check_positions()
 
     def _check_subjects(self) -> None:
+        """**safety** Between white space NATS reads commands: none may be sent with a record."""
         layout = self.layout
+        found = layout.subject if layout.subjects is None else self.data(layout.subjects)
+        if _SEPARATOR.search(found):
+            raise CorruptBatchError("a subject has white space")
         try:
             if layout.subjects is None:
                 layout.subject.decode()
-            elif not self.data(layout.subjects).isascii():
+            elif not found.isascii():
                 for subject in self.subjects():
                     subject.decode()
         except UnicodeDecodeError as error:

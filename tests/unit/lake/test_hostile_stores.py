@@ -325,3 +325,15 @@ def test_a_process_that_hangs_or_errs_is_replaced(
         lake.begin()
         lake._seconds = SECONDS
         assert lake.metadata("x") == b"ok"
+
+
+def test_no_subject_holds_what_nats_would_take_for_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = encode([b"a"], b"s 1\r\na\r\nPUB s 0")
+    batch.stamp(0, 1, 1)
+    with monkeypatch.context() as lying:
+        lying.setattr(Batch, "check_columns", lambda _: None)
+        made = object_of(batch.to_bytes()).data
+    with pytest.raises(CorruptBatchError, match="white space"):
+        decode(made)

@@ -50,6 +50,16 @@ def test_what_no_log_may_hold_is_refused(data: bytes, error: type[Exception], sa
         open_restored(data)
 
 
+@pytest.mark.parametrize("subject", [b"a b", b"a\tb", b"a.b 1\r\nx\r\nPUB c 0", b"a\n"])
+def test_no_subject_holds_what_nats_would_take_for_a_command(subject: bytes) -> None:
+    """It is sent to NATS in a line with others."""
+    for subjects in (subject, [b"a.b", subject]):
+        batch = encode([b"1", b"2"], subjects)
+        batch.stamp(0, 7, 5)
+        with pytest.raises(CorruptBatchError, match="white space"):
+            open_restored(batch.to_bytes())
+
+
 def test_a_gap_is_covered_by_batches_without_records() -> None:
     data = b"".join(filler(5, 3_000_000, 7))  # type: ignore[arg-type]
     opened = open_restored(data)
