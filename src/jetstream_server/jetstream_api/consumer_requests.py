@@ -50,6 +50,7 @@ HEARTBEAT_US_MIN: Final = 100_000
 DURATION_US_MAX: Final = 10 * 365 * 86_400 * 1_000_000
 
 _NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]+")
+_SAMPLE = re.compile(r"[0-9]{1,18}%?")
 _US = 1000
 
 _UNSERVED: Final = (
@@ -266,7 +267,7 @@ def _check(config: ConsumerConfig, fields: dict[str, Any]) -> None:
                        f"{DESCRIPTION_BYTES_MAX}")  # fmt: skip
     if config.max_deliver != UNLIMITED and len(config.backoff_us) > config.max_deliver:
         raise ApiError(400, 10116, "max deliver is required to be > length of backoff values")
-    if config.sample_freq and not config.sample_freq.removesuffix("%").isdigit():
+    if config.sample_freq and not _SAMPLE.fullmatch(config.sample_freq):
         raise ApiError(400, 10095, "failed to parse consumer sampling configuration")
     if config.is_push:
         _check_push(config, fields)
@@ -300,6 +301,8 @@ def _check_push(config: ConsumerConfig, fields: dict[str, Any]) -> None:
         raise ApiError(400, 10112, "invalid push consumer deliver subject") from None
     if is_pattern(subject):
         raise ApiError(400, 10079, "consumer deliver subject has wildcards")
+    if len(config.deliver_group) > NAME_LENGTH_MAX:
+        raise ApiError(500, 10052, f"deliver_group has at most {NAME_LENGTH_MAX} bytes")
     if fields.get("max_waiting"):
         raise ApiError(400, 10080, "consumer in push mode can not set max waiting")
     if config.heartbeat_us and config.heartbeat_us < HEARTBEAT_US_MIN:
