@@ -34,6 +34,8 @@ FULL_DISK_BYTES = 32 * 1024 * 1024
 """What may be kept in any case: a group has 8 MiB, or one batch."""
 EPOCHS_MAX = 10_000
 """Of records before groups, which are kept: readers that go on ask for them."""
+REMOVED_MAX = 10_000
+"""Of groups that had to make room, which are remembered: to tell which are read again."""
 IN_USE_US = 60_000_000
 """A file stays so long after its last use: an answer with a slice of it may wait to be sent."""
 
@@ -88,7 +90,10 @@ class LakeReader:
         self._tasks: dict[asyncio.Task[JetstreamError | None], None] = {}
         self._pool = ThreadPoolExecutor(THREADS, "jetstream-lake")
         self.kept_bytes = 0
+        self._removed: dict[_Key, None] = {}
         self.reads = 0
+        self.rereads = 0
+        """Of these, what had been kept, and had to make room."""
         self.failures = 0
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder, mode=0o700)
@@ -264,6 +269,9 @@ class LakeReader:
             del self._reading[key]
             loop.call_soon(ended.set_result, None)
         self.reads += 1
+        if key in self._removed:
+            del self._removed[key]
+            self.rereads += 1
         self._kept[key] = kept
         bases = self._bases.setdefault(stream_id, [])
         bases.insert(bisect_right(bases, kept.base), kept.base)
@@ -284,6 +292,9 @@ class LakeReader:
             if self.kept_bytes + length <= bytes_max or now_us - kept.used_us < IN_USE_US:
                 break
             self._remove(key)
+            self._removed[key] = None
+            if len(self._removed) > REMOVED_MAX:
+                del self._removed[next(iter(self._removed))]
         if self.kept_bytes and self.kept_bytes + length > bytes_max:
             used = "lake.cache_bytes is" if bytes_max == self._cache_bytes else "the disk's room is"
             raise UnavailableError(f"{used} used up by other readers; try again")

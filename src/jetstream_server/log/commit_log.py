@@ -371,6 +371,11 @@ class CommitLog:
         segment = self._storage.segments.sealed_beyond(offset)
         return None if segment is None else (segment.base_offset, segment.next_offset)
 
+    @property
+    def sealed_end(self) -> int:
+        """Where the sealed segments end. Reads nothing."""
+        return self._storage.segments.sealed_end
+
     def _begin_segment(self) -> Segment:
         with self.health.changing("beginning a segment in"):
             self.records.begin()

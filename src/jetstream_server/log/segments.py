@@ -51,6 +51,12 @@ class Segments:
         return segments[at] if at < len(segments) - 1 else None
 
     @property
+    def sealed_end(self) -> int:
+        """Where the sealed ones end."""
+        segments = self._list
+        return segments[-1].base_offset if segments else 0
+
+    @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._list)
 

@@ -110,6 +110,8 @@ _COMPACTION: tuple[Row[CompactionCounters], ...] = (
 _LAKE: tuple[Row[_Lake], ...] = (
     ("lake_streams_failing", "Streams led here that cannot be copied to the lake",
         lambda each: each.uploading.streams_failing),
+    ("lake_lag_seconds", "How long sealed records of a stream led here wait to be copied, at most",
+        lambda each: each.uploading.lag_seconds),
     ("lake_cache_bytes", "Kept here of what was read from the lake",
         lambda each: each.reader.kept_bytes),
     ("lake_objects_waiting", "Objects of the lake that no table needs, until they are deleted",
@@ -123,6 +125,8 @@ _LAKE: tuple[Row[_Lake], ...] = (
     ("lake_copy_failures_total", "Copies to the lake that failed",
         lambda each: each.uploading.counters.failures),
     ("lake_reads_total", "Parts of objects read", lambda each: each.reader.reads),
+    ("lake_rereads_total", "Of these, what had been kept before, and had to make room",
+        lambda each: each.reader.rereads),
     ("lake_read_failures_total", "Reads of the lake that failed",
         lambda each: each.reader.failures),
     ("lake_objects_removed_total", "Objects of the lake deleted because no table needed them",

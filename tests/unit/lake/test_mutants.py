@@ -15,7 +15,7 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("obstore")
 
 from jetstream_protocol.batch import decode_header
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import CorruptBatchError, JetstreamError
 from jetstream_protocol.types import NodeId
 from jetstream_server.lake import parquet_object, table, typed_columns, worker
 from jetstream_server.lake.folder_store import FolderStore
@@ -34,6 +34,8 @@ Held = Callable[[Path], Any]
 
 
 FACTS = parquet_object._facts
+OF_ONE_OBJECT = worker._of_one_object
+CRC = parquet_object.crc32c
 
 
 def by_records(headers: Any, *others: Any) -> parquet_object.ObjectFacts:
@@ -73,6 +75,28 @@ def numbered_by_those_there(before: Any, last_id: int, fields: Any) -> Any:
     return typed_columns.numbered(before, highest, fields)
 
 
+class _AnyCrc(int):
+    """Is the one that is expected."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def without_empty_batches(batches: Any) -> Any:
+    return (each for each in OF_ONE_OBJECT(batches) if len(each))
+
+
+def emptied(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    store = FolderStore((folder / "lake").as_uri())
+    try:
+        test_worker.test_empty_batches_are_copied(folder, store)
+    except CorruptBatchError as error:
+        raise AssertionError("the copy is refused") from error
+
+
 def refused(**wrong: Any) -> Held:
     def check(_: Path) -> None:
         cluster = Cluster.at_level(3, LAKE_LEVEL)
@@ -93,6 +117,18 @@ MUTANTS: dict[str, tuple[Install, Held]] = {
     "commits_behind_a_gap": (
         lambda patch: patch.setattr(lake_decisions, "_check_mark", lambda *_: None),
         refused(begin=11),
+    ),
+    "cuts_the_lake_to_the_log": (
+        lambda patch: patch.setattr(lake_decisions, "_check_mark", lambda *_: None),
+        refused(begin=5, end=8),
+    ),
+    "skips_the_crc": (
+        lambda patch: patch.setattr(parquet_object, "crc32c", lambda data: _AnyCrc(CRC(data))),
+        lambda folder: test_worker.test_damage_that_parquet_does_not_see_is_refused(),
+    ),
+    "loses_empty_batches": (
+        lambda patch: patch.setattr(worker, "_of_one_object", without_empty_batches),
+        emptied,
     ),
     "believes_a_reader_at_the_lake_s_end": (
         lambda patch: patch.setattr(lake_bounds, "check_epoch", lambda *_: None),

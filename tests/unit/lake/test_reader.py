@@ -183,6 +183,27 @@ async def test_the_cache_is_bounded_and_keeps_what_is_in_use(
 
 
 @on_loop
+async def test_what_is_read_again_because_it_had_to_make_room_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_object, "GROUP_BYTES_MAX", 100_000)
+    monkeypatch.setattr(reader_module, "REMOVED_MAX", 2)
+    ground = Ground(tmp_path, bytes(10_000), cache_bytes=150_000)
+    reader = ground.reader
+    counts = []
+    for offset in (0, 10, 0, 20, 10):  # For 10 the last time it is forgotten that it was kept.
+        await ground.read(offset)
+        counts.append((reader.reads, reader.rereads))
+        ground.now_us += IN_USE_US
+    assert counts == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
+    Path((await ground.read(10)).path).unlink()
+    assert reader.find(STREAM, 10, 1) is None
+    await ground.read(10)
+    assert (reader.reads, reader.rereads) == (6, 1), "nobody needed its room"
+    await reader.close()
+
+
+@on_loop
 async def test_a_cache_for_one_group_serves_a_reader_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

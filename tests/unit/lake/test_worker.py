@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -142,6 +143,29 @@ def test_the_age_of_records_is_since_they_were_appended(tmp_path: Path, store: F
     assert [each.newest_us for each in listed(store, answer)] == [1_000]
     assert LakeObjects(store).offset_at(location, 1_001) is None
     assert StreamTable(store, store.url, "cluster/7", {}).trim(location, 0, 1_001)[1] == 1
+
+
+def test_damage_that_parquet_does_not_see_is_refused() -> None:
+    value = Random(44).randbytes(1000)
+    whole = encode(stamped(0, value)).data
+    at = whole.index(value) + 500
+    with pytest.raises(CorruptBatchError, match="CRC"):
+        decode(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+
+
+def test_empty_batches_are_copied(tmp_path: Path, store: FolderStore) -> None:
+    """As compaction leaves them, also at both ends."""
+    data = b""
+    for base, records in ((0, 0), (3, 1), (4, 0), (7, 0)):
+        batch = encode_batch(
+            [b"v"] * records, b"", offset_deltas=[0] * records,
+            last_offset_delta=0 if records else 2,
+        )  # fmt: skip
+        batch.stamp(base, 1, base)
+        data += batch.to_bytes()
+    answer = copy(task(tmp_path, data, 0, 10), store, no_pause)
+    (found,) = listed(store, answer)
+    assert (found.begin, found.end, decode(store.get(found.name))) == (0, 10, data)
 
 
 def test_a_compressed_batch_comes_back_plain(tmp_path: Path, store: FolderStore) -> None:

@@ -277,6 +277,47 @@ async def test_objects_are_as_long_as_the_stream_says(tmp_path: Path) -> None:
 
 
 @on_virtual_loop
+async def test_records_wait_since_they_were_sealed(tmp_path: Path) -> None:
+    """Also while copies go on, until all that was sealed then is in the lake."""
+    async with ground_at(tmp_path) as ground:
+        uploading, advance = ground.uploading, ground.node.clocks.advance
+        replica = ground.create()
+        ground.fill(replica)
+        sealed = replica.log.sealed_end
+        ground.away = True
+        ground.start()
+        await eventually(lambda: uploading.counters.failures == 1)
+        advance(7_000_000)
+        ground.fill(replica)
+        assert (uploading.lag_seconds, replica.log.sealed_end > sealed) == (7, True)
+        lags: list[tuple[int, float]] = []
+        work = ground.work
+
+        async def slowly(task: Task | TrimTask | MarkTask) -> dict[str, Any]:
+            if isinstance(task, Task):
+                advance(1_000_000)
+                lags.append((task.begin, uploading.lag_seconds))
+            return await work(task)
+
+        uploading._work = slowly
+        ground.away = False
+        await eventually(lambda: offsets_due(replica) is None)
+        await eventually(lambda: uploading.lag_seconds == 0)
+        at = next(at for at, (begin, _) in enumerate(lags) if begin >= sealed)
+        assert [lag for _, lag in lags[:at]] == [8 + each for each in range(at)]
+        assert [lag for _, lag in lags[at:]] == [1 + each for each in range(len(lags) - at)]
+        assert 2 < at < len(lags) - 2
+        uploading._work = work
+        ground.away = True
+        ground.fill(replica)
+        await eventually(lambda: uploading.counters.failures == 2)
+        advance(3_000_000)
+        assert uploading.lag_seconds == 3
+        ground.node.delete(replica)
+        assert uploading.lag_seconds == 0, "nobody waits for it any more"
+
+
+@on_virtual_loop
 async def test_a_slow_link_gets_smaller_objects(tmp_path: Path) -> None:
     async with ground_at(tmp_path) as ground:
         replica = ground.create(lake_object_bytes=256 * 1024)

@@ -110,6 +110,14 @@ class _Trimmed:
     next_us: MonotonicUs
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The sealed records below `end` wait to be copied, the last ones since `since_us`."""
+
+    end: int
+    since_us: MonotonicUs
+
+
 def records_due(replica: Replica, due: tuple[int, int], share: int = 1) -> LogSlice | None:
     """The first of `offsets_due`, as many as an object takes; share: only that part of one.
 
@@ -171,6 +179,7 @@ class Uploading(RoleListener):
         """Versions of marks that were committed, and that this node may not have applied yet."""
         self._retry_at_us: dict[Replica, MonotonicUs] = {}
         self._reasons: dict[Replica, str] = {}
+        self._waiting: dict[Replica, _Waiting] = {}
         self._shares: dict[Replica, int] = {}
         """By how much objects are smaller, so that the link carries them in time."""
         self._running: asyncio.Task[None] | None = None
@@ -200,6 +209,12 @@ class Uploading(RoleListener):
         """How many streams cannot be copied."""
         return len(self._reasons)
 
+    @property
+    def lag_seconds(self) -> float:
+        """How long records of a sealed segment have waited to be copied; the longest of all."""
+        now_us = self._clock()
+        return max(((now_us - each.since_us) / 1e6 for each in self._waiting.values()), default=0.0)
+
     # A RoleListener.
 
     def role_changed(self, replica: Replica) -> None:
@@ -212,6 +227,7 @@ class Uploading(RoleListener):
             self._trimmed.pop(replica, None)
             self._retry_at_us.pop(replica, None)
             self._reasons.pop(replica, None)
+            self._waiting.pop(replica, None)
             self._shares.pop(replica, None)
         else:
             self._led[replica] = None
@@ -223,6 +239,7 @@ class Uploading(RoleListener):
         while True:
             before = self.counters.objects
             for replica in tuple(self._led):
+                self._note_waiting(replica)
                 now_us = self._clock()
                 if now_us >= self._retry_at_us.get(replica, now_us):
                     await self._visit(replica)
@@ -232,6 +249,17 @@ class Uploading(RoleListener):
             if self._clock() - worked_us >= IDLE_US:
                 await self._copier.end()
             await asyncio.sleep(ROUND_SECONDS)
+
+    def _note_waiting(self, replica: Replica) -> None:
+        """What was sealed is looked at again once all of it is in the lake, so that copies which
+        go on, and are too slow, are seen to lag."""
+        end = replica.stream.lake.end
+        waiting = self._waiting.get(replica)
+        if waiting is not None and end < waiting.end and replica.stream.config.lake:
+            return
+        self._waiting.pop(replica, None)
+        if replica.stream.config.lake and end < replica.log.sealed_end and replica in self._led:
+            self._waiting[replica] = _Waiting(replica.log.sealed_end, self._clock())
 
     async def _visit(self, replica: Replica) -> None:
         leader_epoch = replica.stream.leader_epoch
