@@ -136,7 +136,8 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         set_last=True,
     ),
     Setting(
-        "max_bytes", Kind.BYTES, "the oldest records beyond this size of the log may be removed",
+        "max_bytes", Kind.BYTES, "the oldest records beyond this size of the log may be removed; "
+        "in the lake, beyond this size of its objects",
         "Remove the oldest records beyond this size (10GB). 0: no limit.",
         zero="unlimited", least=1, most=_MUCH,
         set_last=True,

@@ -27,7 +27,8 @@ class AlterableSettings(TypedDict, total=False):
         at more.
     acks: to whom the stream acknowledges: reply, envelope or off.
     max_age: seconds: records older than this may be removed; 0.1 s to a century; 0: unlimited.
-    max_bytes: bytes: the oldest records beyond this size of the log may be removed; 0: unlimited.
+    max_bytes: bytes: the oldest records beyond this size of the log may be removed; in the lake,
+        beyond this size of its objects; 0: unlimited.
     max_messages: the oldest records beyond this number may be removed; 0: unlimited.
     compact: compaction keeps only the last record of each key, and all records without a key.
     tombstone_grace: seconds: how long a tombstone stays after the first compaction that saw it.

@@ -172,15 +172,22 @@ class StreamTable:
         """The columns of a schema in the version of the table after `location`. Raises OSError."""
         return _typed(self._load(location, None, fields).schema())
 
-    def trim(self, location: str, start: int, oldest_us: int = 0) -> tuple[str, int]:
+    def trim(
+        self, location: str, start: int, oldest_us: int = 0, bytes_max: int = 0
+    ) -> tuple[str, int]:
         """Take out the oldest objects: those whose records are all before `start`, or were appended
-        before `oldest_us`. Returns the new location, the same if there are none, and where the
-        table begins then; the pointer is to be swapped. Raises OSError.
+        before `oldest_us`, and those without which the others still have `bytes_max` bytes (0: any
+        number). Returns the new location, the same if there are none, and where the table begins
+        then; the pointer is to be swapped. Raises OSError.
         """
         table = self._load(location, None)
+        files = sorted(_files_of(table), key=_range_of)
+        left = sum(each.file_size_in_bytes for each in files)
         gone = []
-        for each in sorted(_files_of(table), key=_range_of):
-            if _range_of(each)[1] > start and _newest_us(each) >= oldest_us:
+        for each in files:
+            left -= each.file_size_in_bytes
+            is_old = _range_of(each)[1] <= start or _newest_us(each) < oldest_us
+            if not is_old and not 0 < bytes_max <= left:
                 break
             gone.append(each)
             start = max(start, _range_of(each)[1])

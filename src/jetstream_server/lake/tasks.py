@@ -51,8 +51,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TrimTask:
-    """Take out of the table at `location` what is before `start` or was appended before
-    `oldest_us`."""
+    """Take out of the table at `location` what is before `start`, was appended before `oldest_us`,
+    or is beyond `bytes_max` bytes of objects (0: any number)."""
 
     store: StoreOptions
     folder: str
@@ -60,6 +60,7 @@ class TrimTask:
     start: int
     oldest_us: int
     parent: int
+    bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def _typed(table: StreamTable, task: Task) -> TypedColumns | None:
 def trim(task: TrimTask, store: Store) -> dict[str, Any]:
     """Have old objects leave the table. Returns what to commit. Raises OSError, ValueError."""
     table = StreamTable(_Checked(store), store.url, task.folder, {})
-    location, start = table.trim(task.location, task.start, task.oldest_us)
+    location, start = table.trim(task.location, task.start, task.oldest_us, task.bytes_max)
     return {"location": location, "start": start}
 
 

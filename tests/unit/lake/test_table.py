@@ -189,6 +189,16 @@ def test_a_filter_by_offset_reads_only_the_objects_that_have_it(place: Place) ->
     assert [each.file.file_path.rsplit("/", 1)[1] for each in planned] == ["10-a.parquet"]
 
 
+def test_objects_beyond_so_many_bytes_leave_the_table(place: Place) -> None:
+    for begin in (0, 10, 20, 30):
+        place.append(place.store(begin))
+    sizes = [each.length for each in place.table.objects(place.pointer.location)]
+    for bytes_max, begin in ((0, 0), (sum(sizes[1:]) + 1, 0), (sum(sizes[1:]), 10), (1, 30)):
+        location = place.pointer.location
+        place.pointer.location, start = place.table.trim(location, 0, bytes_max=bytes_max)
+        assert (start, place.offsets()) == (begin, list(range(begin, 40)))
+
+
 def test_old_objects_leave_the_table_and_others_stay(place: Place) -> None:
     for begin in (0, 10, 20, 30):
         place.append(place.store(begin, us=1 + begin))

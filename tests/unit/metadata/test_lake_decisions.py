@@ -237,7 +237,6 @@ def test_a_purge_during_an_upload_refuses_its_commit(
         {"compact": True},
         {"key": "subject"},
         {"encryption": "aes-256-gcm"},
-        {"max_bytes": 1},
         {"max_messages": 1},
     ],
     ids=lambda config: next(iter(config)),

@@ -551,6 +551,33 @@ async def test_records_older_than_max_age_leave_the_lake(tmp_path: Path) -> None
 
 
 @on_virtual_loop
+async def test_objects_beyond_max_bytes_leave_the_lake(tmp_path: Path) -> None:
+    """Also of a stream that rests when the limit is set."""
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 21)
+        ground.start()
+        await eventually(lambda: offsets_due(replica) is None)
+        objects = ground.objects(replica)
+        assert len(objects) > 4
+        left = sum(each.length for each in objects[-2:])
+        ground.alter(replica, max_bytes=left)
+        await eventually(lambda: replica.stream.lake.start == objects[-2].begin)
+        assert ground.objects(replica) == objects[-2:]
+        await eventually(lambda: replica.log.log_start_offset > 0)
+        assert replica.log.size_bytes >= left, "a log has its own bytes, and the same limit"
+        await eventually(lambda: ground.uploading._trimmed[replica].start == objects[-2].begin)
+        trims = ground.uploading._trimmed[replica].next_us
+        ground.node.clocks.advance(uploading_module.TRIM_US_MIN)
+        await asyncio.sleep(1)
+        assert ground.uploading._trimmed[replica].next_us == trims, "nothing has changed"
+        ground.fill(replica, 10)
+        await eventually(lambda: offsets_due(replica) is None)
+        ground.node.clocks.advance(uploading_module.TRIM_US_MIN)
+        await eventually(lambda: len(ground.objects(replica)) == 2)
+
+
+@on_virtual_loop
 async def test_a_sweep_that_somebody_asks_for_keeps_the_rules(tmp_path: Path) -> None:
     async with ground_at(tmp_path) as ground:
         replica = ground.create()

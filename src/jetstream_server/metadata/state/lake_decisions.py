@@ -108,7 +108,7 @@ def check_lake(config: StreamSettings, was_compacted: bool = False) -> None:
         "compact": config.compact or was_compacted,
         "key: subject": config.is_keyed_by_subject,
         "encryption": config.is_encrypted,
-        "max_bytes or max_messages": bool(config.max_bytes or config.max_messages),
+        "max_messages": bool(config.max_messages),
     }
     refused = [reason for reason, holds in reasons.items() if holds]
     if refused:
@@ -119,7 +119,7 @@ _WHY = {
     "compact": "records that compaction removes would stay in the lake",
     "key: subject": "the index of subjects does not know the records in the lake",
     "encryption": "objects in the lake are not encrypted by keys of the nodes",
-    "max_bytes or max_messages": "max_bytes and max_messages do not reach the lake yet",
+    "max_messages": "max_messages does not reach the lake yet",
 }
 
 

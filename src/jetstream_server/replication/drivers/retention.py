@@ -302,9 +302,10 @@ def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
         limits = Limits(settings.max_age_us, settings.max_bytes, settings.max_messages)
         if settings.lake:
             # **safety** Only what the lake holds leaves the disk. Who copies keeps the lake itself
-            # to max_age (uploading.py).
+            # to max_age and max_bytes (uploading.py).
             ages = [each for each in (settings.max_age_us, settings.local_max_age_us) if each]
-            limits = Limits(min(ages, default=0), settings.local_max_bytes)
+            sizes = [each for each in (settings.max_bytes, settings.local_max_bytes) if each]
+            limits = Limits(min(ages, default=0), min(sizes, default=0))
             bound_offset = seen.lake_bound
         verdict = judge(
             _sealed_spans(log),

@@ -104,10 +104,12 @@ class LakeOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Trimmed:
-    """What is before `start` has left the table. next_us: when to look for old records again."""
+    """What is before `start` has left the table. next_us: when to look for old records again.
+    sized: the lake's end and the limit when the objects' size was looked at."""
 
     start: int
     next_us: MonotonicUs
+    sized: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,18 +300,20 @@ class Uploading(RoleListener):
             logger.warning("lake_copy_failed", stream=replica.stream.full_name, reason=reason)
 
     async def _trim(self, replica: Replica, leader_epoch: LeaderEpoch) -> bool:
-        """Have the table lose what was purged, and what is older than max_age. Returns whether it
-        did. The objects stay for the grace time (sweeping.py)."""
+        """Have the table lose what was purged, what is older than max_age, and what is beyond
+        max_bytes. Returns whether it did. The objects stay for the grace time (sweeping.py)."""
         stream, now_us = replica.stream, self._clock()
         lake, max_age_us = stream.lake, stream.config.max_age_us
         last = self._trimmed.get(replica, _Trimmed(0, MonotonicUs(0)))
-        is_aged = bool(max_age_us) and now_us >= last.next_us and lake.holds_records
-        if not lake.location or not (lake.start > last.start or is_aged):
+        sized = lake.end, stream.config.max_bytes
+        may_age = bool(max_age_us) or (bool(stream.config.max_bytes) and sized != last.sized)
+        is_due = may_age and now_us >= last.next_us and lake.holds_records
+        if not lake.location or not (lake.start > last.start or is_due):
             return False
         oldest_us = self._wall_clock() - max_age_us if max_age_us else 0
         task = TrimTask(
             self._options.store, self._folder(stream), lake.location, lake.start,
-            max(oldest_us, 0), os.getpid(),
+            max(oldest_us, 0), os.getpid(), stream.config.max_bytes,
         )  # fmt: skip
         try:
             async with asyncio.timeout(self._options.timeout_seconds):
@@ -326,9 +330,10 @@ class Uploading(RoleListener):
             )  # fmt: skip
             logger.info("lake_trimmed", stream=stream.full_name, start=answer["start"])
             await self._mark(replica, answer["location"], lake.location)
-        next_us = min(max(max_age_us // 8, TRIM_US_MIN), TRIM_US_MAX)
+        age_us = 0 if stream.config.max_bytes else max_age_us
+        next_us = min(max(age_us // 8, TRIM_US_MIN), TRIM_US_MAX)
         if replica in self._led:
-            self._trimmed[replica] = _Trimmed(lake.start, MonotonicUs(now_us + next_us))
+            self._trimmed[replica] = _Trimmed(lake.start, MonotonicUs(now_us + next_us), sized)
         return bool(answer["location"] != lake.location)
 
     def _folder(self, stream: StreamMetadata) -> str:
