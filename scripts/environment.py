@@ -38,7 +38,10 @@ OUTPUT = VENV / "environment.output"
 COMPILED = (TREE / "hatch_build.py", *sorted(TREE.glob("src/**/*.pyx")))
 INCLUDED = sorted(TREE.glob("src/**/*.pxi"))
 """Parts of those."""
-EXTRAS = {"demo": ["server", "sql"], "all": ["server", "arrow", "lake", "sql", "spark", "dev"]}
+EXTRAS = {
+    "demo": ["server", "lake", "sql"],
+    "all": ["server", "arrow", "lake", "sql", "spark", "dev"],
+}
 
 PYTHON = str(VENV / "bin/python")
 PIP = [PYTHON, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]

@@ -24,6 +24,9 @@ from examples.flights.server import DevServer, ServerError
 from examples.flights.stage import Stage
 from jetstream_client import AsyncClient, JetstreamError
 
+COPY_SECONDS = 4.0
+"""So long the demonstration waits for the last copies to the lake, at most."""
+
 
 class Mismatch(Exception):
     """The log is not what was published: the one thing that must not happen."""
@@ -36,7 +39,7 @@ async def perform(stage: Stage, server: DevServer, limit: int) -> None:
     seconds = server.start()
     stage.done("jetstream-server --dev", f"ready after {seconds:.1f} s, {server.grpc}")
     async with AsyncClient(server.grpc) as client:
-        await client.create_stream(STREAM, subject=SUBJECT)
+        await client.create_stream(STREAM, subject=SUBJECT, lake=True, lake_lag=1)
         stage.done(f"stream {STREAM}", f"listens on {SUBJECT}")
         await _publish(stage, client, source)
         before = await _read(stage, client)
@@ -56,6 +59,26 @@ async def perform(stage: Stage, server: DevServer, limit: int) -> None:
     begin = time.perf_counter()
     found = await asyncio.to_thread(delays.by_hour, server.grpc)
     stage.answer(delays.QUERY, found, time.perf_counter() - begin)
+    await _ask_in_lake(stage, server, expected.flights, found)
+
+
+async def _ask_in_lake(
+    stage: Stage, server: DevServer, end: int, wanted: list[tuple[int, float]]
+) -> None:
+    """The same question to the stream's table, if all is there in time."""
+    begin = time.perf_counter()
+    async with AsyncClient(server.grpc) as client:
+        with stage.working("the last records are copied to the lake"):
+            while (lake := await client.describe_lake(STREAM)).end_offset < end:
+                if time.perf_counter() - begin > COPY_SECONDS:
+                    waiting = f"{lake.waiting:,} records still wait" if lake.waiting else "soon"
+                    stage.done("to the lake", f"{waiting}: this machine has other work")
+                    return
+                await asyncio.sleep(0.05)
+    if await asyncio.to_thread(delays.by_hour_in_lake, lake.table_url) != wanted:
+        raise Mismatch("the table in the lake has another answer than the stream")
+    seconds = time.perf_counter() - begin
+    stage.done("asked in the lake", f"an Iceberg table there, the same answer, {seconds:.1f} s")
 
 
 def _load(stage: Stage, limit: int) -> list[Flight]:
@@ -113,7 +136,7 @@ def main(
             folder = tempfile.mkdtemp(prefix="jetstream-demo-")
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="jetstream-demo-"))
-        server = DevServer(Path(folder))
+        server = DevServer(Path(folder), has_lake=True)
         try:
             asyncio.run(perform(stage, server, limit))
         except KeyboardInterrupt:

@@ -22,8 +22,12 @@ class ServerError(Exception):
 class DevServer:
     """One server process, its ports and its data folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_lake: bool = False) -> None:
         self.data = folder / "data"
+        self._environment = dict(os.environ)
+        if has_lake:
+            (folder / "lake").mkdir()
+            self._environment["JETSTREAM_LAKE__URL"] = (folder / "lake").as_uri()
         self.output = folder / "server.output"
         self.port_base = _free_port_base()
         self.grpc = f"localhost:{self.port_base}"
@@ -51,9 +55,10 @@ class DevServer:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                env=self._environment,
                 start_new_session=True,
             )
-        while b"ready" not in self.output.read_bytes():
+        while b"jetstream-server ready" not in self.output.read_bytes():
             waited = time.monotonic() - begin
             if self._process.poll() is not None or waited > START_SECONDS:
                 tail = self.output.read_text(errors="replace").strip()[-2000:]

@@ -102,6 +102,7 @@ class Stage:
             "  jetstream stream describe flights",
             "  jetstream fetch flights --offset 1000 --max 3",
             "  jetstream sql 'select subject, count(*) from flights group by 1'",
+            "  jetstream lake url flights",
             "  jetstream fetch flights --offset latest --follow",
             "  jetstream publish flights.JFK.XX '{\"flight\":1}'",
             "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from examples.flights import replay
+from examples.flights import server as server_module
 from examples.flights.dataset import DatasetError, Flight, flights
-from examples.flights.server import DevServer
-from jetstream_client import AsyncClient
+from examples.flights.server import DevServer, ServerError
+from jetstream_client import AsyncClient, Client
+from tests.support.lake_streams import until
 
 CSV = """year,carrier,flight,tailnum,origin,dest,dep_time
 2013,UA,1545,N14228,EWR,IAH,517
@@ -51,6 +54,46 @@ def test_the_flights_survive_a_kill_and_are_counted_right(tmp_path: Path) -> Non
         assert asyncio.run(read()) == replay.tally(source)
     finally:
         server.stop()
+
+
+def test_the_table_in_the_lake_has_the_same_answer(tmp_path: Path) -> None:
+    pytest.importorskip("pyiceberg")
+    from examples.flights import delays
+
+    server = DevServer(tmp_path, has_lake=True)
+    source = [
+        Flight("UA", replay.SUBJECT[:-1] + "UA", b'{"hour":%d,"dep_delay":%d}' % (n % 3, n % 7))
+        for n in range(1_000)
+    ]
+    try:
+        server.start()
+        with Client(server.grpc) as client:
+            client.create_stream(replay.STREAM, subject=replay.SUBJECT, lake=True, lake_lag=1)
+
+            async def publish() -> None:
+                async with AsyncClient(server.grpc) as publishing:
+                    await replay.publish(publishing, source, lambda _: None)
+
+            asyncio.run(publish())
+            server.kill()
+            server.start()
+            until(lambda: client.describe_lake(replay.STREAM).end_offset == len(source))
+            found = delays.by_hour_in_lake(client.describe_lake(replay.STREAM).table_url)
+        assert found == delays.by_hour(server.grpc)
+        assert [hour for hour, _ in found] == [0, 1, 2]
+    finally:
+        server.stop()
+
+
+def test_an_old_child_s_last_words_do_not_mean_that_the_server_is_ready(tmp_path: Path) -> None:
+    server = DevServer(tmp_path)
+    says = "print('the server has died already', flush=True); import time; time.sleep(60)"
+    server.command = lambda: [sys.executable, "-c", says]  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_module, "START_SECONDS", 2.0)
+        with pytest.raises(ServerError, match="died already"):
+            server.start()
+    server.stop()
 
 
 def archive_of(path: Path, csv: str) -> Path:
