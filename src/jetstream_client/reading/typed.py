@@ -12,7 +12,8 @@ from jetstream_client.reading.schema_sources import no_schema
 from jetstream_client.values.checks import names_in
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.extras import needed_by
-from jetstream_protocol.schema import ERROR, Field, Schema, parse
+from jetstream_protocol.schema import ERROR, Field, ListType, Schema, StructType, Type, parse
+from jetstream_protocol.typed_json import PARTS_MIN
 
 with needed_by("a table with the fields of a schema", "arrow"):
     import pyarrow as pa
@@ -27,6 +28,11 @@ _WORD = re.compile(r"\w+")
 _FEW = 8
 _ROW = "row number"
 """No name of a field has a space."""
+CELLS_MAX = 8_000_000
+"""Values that are made before a batch is returned: 64 MiB of plain ones, if each record has what
+few bytes can make."""
+_WIDE = 16
+"""From so many fields of a struct on, a list of few bytes makes PARTS_MIN values."""
 
 
 class Decoder:
@@ -45,6 +51,7 @@ class Decoder:
         fields = tuple(field for field in schema.fields if ERROR in wanted or field.name in wanted)
         self._has_error = ERROR in wanted
         self._values = replace(schema, fields=fields)
+        self._rows = max(1, CELLS_MAX // max(1, sum(_cells(each.type) for each in fields)))
         self.schema = _schema(wanted, fields)
 
     def decode(self, table: pa.Table) -> pa.Table:
@@ -66,12 +73,32 @@ class Decoder:
 
     def batches(self, messages: Messages, rows: int) -> Iterator[pa.RecordBatch]:
         """The records as batches of at most `rows`, of about the same length each."""
-        if len(messages):
-            yield from cut(self.table_of(messages), rows)
+        for some in self.parts_of(messages):
+            yield from cut(self.table_of(some), rows)
+
+    def parts_of(self, messages: Messages) -> Iterator[Messages]:
+        """The records, as many at a time as make no more than CELLS_MAX values."""
+        if 0 < len(messages) <= self._rows:
+            yield messages
+            return
+        for start in range(0, len(messages), self._rows):
+            yield messages.only(range(start, min(start + self._rows, len(messages))))
 
     def _table(self, records: Records, own: dict[str, Any]) -> pa.Table:
         columns = {**own, **records.columns()}
         return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+
+
+def _cells(kind: Type) -> int:
+    """How many values a record of few bytes makes of a field."""
+    if isinstance(kind, StructType):
+        return sum(_cells(field.type) for field in kind.fields)
+    if not isinstance(kind, ListType):
+        return 1
+    element = kind.element
+    while isinstance(element, ListType):
+        element = element.element
+    return PARTS_MIN if _cells(element) >= _WIDE else 1
 
 
 def _schema(wanted: Sequence[str], fields: Sequence[Field]) -> pa.Schema:
@@ -102,13 +129,12 @@ class ConditionalDecoder:
         """At most `rows` in each."""
         if self._condition is not None and self._is_cheap:
             messages = self._only_few(messages)
-        if not len(messages):
-            return
-        table = self._whole.table_of(messages)
-        if self._condition is not None:
-            table = table.filter(self._condition).select(self.schema.names)
-        if len(table):
-            yield from cut(table, rows)
+        for some in self._whole.parts_of(messages):
+            table = self._whole.table_of(some)
+            if self._condition is not None:
+                table = table.filter(self._condition).select(self.schema.names)
+            if len(table):
+                yield from cut(table, rows)
 
     def _only_few(self, messages: Messages) -> Messages:
         """The records that meet the condition, if few do. To pick a record costs as much as to
