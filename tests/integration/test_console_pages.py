@@ -527,3 +527,54 @@ def test_an_administrator_makes_rules_and_tokens_and_takes_them_back(tmp_path: P
 
     with secured_server(tmp_path / "data") as server:
         asyncio.run(walking(server.http, server.admin))
+
+
+def test_who_may_see_nothing_is_not_told_that_all_is_well(walk: Walk) -> None:
+    token = "sessionStorage.setItem(TOKEN, 'jst_x')"
+
+    async def walking(page: Page) -> None:
+        nobody = cluster(states={"all": 0})
+        assert await page.value(f"worst({nobody})[0]") == "all is well"  # An open, empty cluster.
+        await page.value(token)
+        assert await page.value(f"worst({nobody})[0]") == "nodes are well; you see no streams"
+        assert await page.value(f"worst({cluster()})[0]") == "all is well"
+        empty = "table('Streams', [], [], () => 0).textContent"
+        assert await page.value(empty) == "Nothing here that you may see."
+        await page.value("sessionStorage.clear()")
+        assert await page.value(empty) == "Nothing here."
+
+    walk(walking)
+
+
+LONG_RULE = json.dumps(
+    {
+        "rules": [
+            {
+                "id": 1, "principal": "user:" + "long-principal-" * 8, "allow": True,
+                "operations": ["read"], "stream": "orders-" * 15, "subject": "orders.>",
+                "cursor": "",
+            }
+        ],
+        "tokens": [],
+    }
+)  # fmt: skip
+
+
+def test_a_rule_can_be_read_whole(walk: Walk) -> None:
+    """Also on a phone, where no pointer shows the title of what was cut."""
+
+    async def walking(page: Page) -> None:
+        await page.value(
+            "window.fetched = window.fetch, window.fetch = async (url, options) => "
+            f"url.endsWith('v1/access') ? new Response('{LONG_RULE}') : fetched(url, options)"
+        )
+        await page.value("location.hash = '#/access'")
+        place = "document.querySelector('td[data-label={}]')"
+        await page.until(place.format("On"))
+        for width, labels in ((390, ("On", "Principal")), (1024, ("On",))):
+            await page.look(width, 800, phone=width < 500)
+            for label in labels:
+                cell = place.format(label)
+                assert await page.value(f"{cell}.scrollWidth <= {cell}.clientWidth"), (width, label)
+
+    walk(walking)

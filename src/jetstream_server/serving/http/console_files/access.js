@@ -11,7 +11,7 @@ const accessPage = () => ({
       ["Principal", (r) => visible(r.principal), "cut main", (r) => r.principal],
       ["Rule", (r) => h("span", { class: r.allow ? "good" : "bad" }, r.allow ? "allows" : "denies"), "", (r) => Number(r.allow)],
       ["Operations", (r) => r.operations.join(", "), "cut", (r) => r.operations.join()],
-      ["On", (r) => about(r), "cut", about],
+      ["On", (r) => about(r), "text", about],
       ["Rule id", (r) => String(r.id), "n", (r) => Number(r.id)],
     ];
     const date = (us) => moment(new Date(Number(us) / 1000).toISOString()).slice(0, 16);

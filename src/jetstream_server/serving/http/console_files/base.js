@@ -233,7 +233,7 @@ const ordered = (one, other) => typeof one === "string" ? one.localeCompare(othe
  * text (of any length: it wraps), wide (only in wide windows). sort: what a row is sorted by, or the name by which the server does it.
  * sorting: how the server has sorted: {by, down, go(by, down)}; without it the rows are sorted here. */
 function table(label, columns, rows, key, sorting = null) {
-  if (!rows.length) return h("div", { class: "empty" }, "Nothing here.");
+  if (!rows.length) return h("div", { class: "empty" }, sessionStorage.getItem(TOKEN) ? "Nothing here that you may see." : "Nothing here.");
   const own = sorting || { by: "", down: false, ...sorts.get(label), go: (by, down) => { sorts.set(label, { by, down }); refresh(); } };
   const column = !sorting && columns.find(([title, , , sort]) => sort && title === own.by);
   if (column) rows = [...rows].sort((one, other) => ordered(column[3](one), column[3](other)) * (own.down ? -1 : 1));

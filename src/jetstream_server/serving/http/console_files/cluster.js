@@ -26,7 +26,7 @@ function worst(found) {
   return (found.controller < 0 ? ["no controller", "bad", "#/"] : null) || leaderless
     || (down.length ? [`${several(down.length, "node")} not heard`, "bad", "#/"] : null)
     || (others.length ? [`node ${others[0].address.node_id}: ${others[0].not_ready[0]}`, "bad", "#/"] : null)
-    || below || under || ["all is well", "good", "#/"];
+    || below || under || [sessionStorage.getItem(TOKEN) && !streamsIn(found, "all") ? "nodes are well; you see no streams" : "all is well", "good", "#/"];
 }
 
 function natsState(nodes) {
