@@ -68,6 +68,8 @@ class RecordType(Generic[T]):
     def __call__(self, value: bytes) -> T:
         """The object of a record. Raises SchemaMismatchError for one that does not fit, and what
         the class raises."""
+        if isinstance(value, self.cls):
+            raise TypeError(f"{self!r} is a deserializer: as value_serializer take {self!r}.dumps")
         values, error = decoded(value, self._fields)
         if error is not None:
             raise SchemaMismatchError(f"the record is no {self.cls.__name__}: {error}")
@@ -75,8 +77,12 @@ class RecordType(Generic[T]):
         return made
 
     def dumps(self, given: T) -> bytes:
-        """The record of an object."""
-        return to_json(given)
+        """The record of an object. Raises SchemaMismatchError for one that could not be read
+        again, InvalidRequestError for what JSON cannot say."""
+        record = to_json(given)
+        if error := decoded(record, self._fields)[1]:
+            raise SchemaMismatchError(f"it could not be read again as {self.cls.__name__}: {error}")
+        return record
 
 
 @lru_cache(maxsize=256)
@@ -166,7 +172,10 @@ def _type_of(hint: Any, where: str, depth: int) -> tuple[Type, _Make | None, boo
             return SCALARS[kinds], hint, False
     elif isinstance(hint, type) and hint in SCALARS:
         return SCALARS[hint], hint if hint in (Decimal, UUID) else None, False
-    raise InvalidRequestError(f"{where}: no column can have the type {hint}")
+    raise InvalidRequestError(
+        f"{where}: no column can have the type {hint}; values of other classes are bytes or text, "
+        "as json.dumps makes them"
+    )
 
 
 def _list_of(make: _Make | None, cls: Callable[[Iterable[Any]], Any]) -> _Make | None:

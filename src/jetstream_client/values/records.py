@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jetstream_client.values.headers import HeadersLike, outgoing
-from jetstream_client.values.record_objects import is_record_class, to_json
+from jetstream_client.values.record_objects import is_record_class
 from jetstream_client.values.types import Payload, Value
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -23,9 +23,13 @@ def speaks_to_the_server(header: str) -> bool:
 
 
 def value_to_bytes(given: Value | None) -> bytes | None:
-    """As `to_bytes`; an object of a program's class becomes JSON."""
-    if is_record_class(type(given)):
-        return to_json(given)
+    """As `to_bytes`; an object of a program's class becomes JSON. Raises what RecordType.dumps
+    raises: what a class could not read again would stop its consumers later."""
+    cls: Any = type(given)
+    if is_record_class(cls):
+        from jetstream_client.values.record_types import record_type
+
+        return record_type(cls).dumps(given)
     return to_bytes("a value", given)
 
 
