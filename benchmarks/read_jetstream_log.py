@@ -31,7 +31,7 @@ def main() -> None:
         start, processor = time.perf_counter(), time.process_time()
         while count < options.messages:
             messages = client.fetch(
-                options.stream, offset=offset, max_messages=FETCH_MESSAGES, max_wait=5.0
+                options.stream, start=offset, max_messages=FETCH_MESSAGES, max_wait=5.0
             )
             if not messages:
                 raise RuntimeError(f"no message at offset {offset}: the log ends early")

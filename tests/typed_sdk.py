@@ -70,7 +70,7 @@ def reads(client: Client) -> None:
     assert_type(member, GroupConsumer[Order, bytes])
     assert_type(next(client.consume("orders")).value, bytes | None)
     assert_type(client.fetch("orders", max_wait="1s")[0], Message[bytes])
-    assert client.fetch("orders", offset=0).missing  # type: ignore[attr-defined]
+    assert client.fetch("orders", start=0).missing  # type: ignore[attr-defined]
     client.consume("orders", value_deserializer=bytes_of)  # type: ignore[arg-type]
 
 

@@ -5,7 +5,7 @@
     with Client("localhost:9292") as client:
         client.create_stream("orders", subject="orders.>")
         client.publish("orders.eu", b"...", key=b"42", headers={"source": "web"})
-        for message in client.fetch("orders", offset=0, max_messages=100, max_wait=1.0):
+        for message in client.fetch("orders", start=0, max_messages=100, max_wait=1.0):
             print(message.offset, message.timestamp, message.subject, message.value)
 
 `Client` and `AsyncClient` have the same methods. Every error is a `JetstreamError`; the tree is

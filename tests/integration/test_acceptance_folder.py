@@ -196,7 +196,7 @@ def test_a_damaged_log_is_cut_by_hand_and_goes_on(data: Path) -> None:
         with Client(server.grpc) as client:
             assert client.describe_stream("kept").state == "online"
             assert client.publish("kept", b"goes on").offset == damage.records
-            values = [message.value for message in client.fetch("kept", offset=damage.records - 1)]
+            values = [message.value for message in client.fetch("kept", start=damage.records - 1)]
             assert values == [value_of(damage.records - 1), b"goes on"]
     finally:
         server.kill()

@@ -158,7 +158,7 @@ def _activity_names_who_asked(cluster: TestCluster, admin: Client, token: str) -
             client.delete_cursor(f"by-{node}", "orders")
 
     def told() -> list[tuple[str, str]]:
-        events = (json.loads(each.value or b"") for each in admin.fetch("__activity", offset=0))
+        events = (json.loads(each.value or b"") for each in admin.fetch("__activity", start=0))
         return [(e["cursor"], e["principal"]) for e in events if "cursor" in e]
 
     expected = [(f"by-{node}", "user:admin") for node in cluster.nodes for _ in range(2)]

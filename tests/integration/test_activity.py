@@ -26,7 +26,7 @@ def client(cluster: TestCluster) -> Iterator[Client]:
 
 
 def recorded(client: Client) -> list[dict[str, Any]]:
-    messages = client.fetch("__activity", offset=0, max_messages=100_000)
+    messages = client.fetch("__activity", start=0, max_messages=100_000)
     return [json.loads(message.value or b"") for message in messages]
 
 

@@ -40,7 +40,7 @@ def test_what_a_server_stores_refuses_and_sends_is_counted(
     client.publish(f"{name}.a", b"1", headers={"Nats-Msg-Id": "one"})
     with pytest.raises(Exception, match="next offset"):
         client.publish(f"{name}.a", b"2", headers={"Nats-Expected-Last-Sequence": "7"})
-    assert [m.value for m in client.fetch(name, offset=0, max_wait=60.0)] == [b"1"]
+    assert [m.value for m in client.fetch(name, start=0, max_wait=60.0)] == [b"1"]
     after = numbers(page(server))
 
     def grown(series: str) -> float:

@@ -148,7 +148,7 @@ def test_nodes_of_one_command_are_a_cluster(cluster: tuple[list[Machine], str]) 
         assert others.items() <= first.pids().items()
         assert first.count("node_ended") == 1
         client.publish("s.0", b"after", msg_id="after")
-        assert [message.value for message in client.fetch("s0", offset=0)] == [b"before", b"after"]
+        assert [message.value for message in client.fetch("s0", start=0)] == [b"before", b"after"]
 
     # What the nodes were started with is an ordinary file, and their folders are ordinary folders.
     assert (first.folder / "cluster.yaml").stat().st_mode & 0o077 == 0

@@ -72,7 +72,7 @@ def check_nothing_counts_while_frozen(server: ServerProcess) -> None:
                 delivery = publisher.send(b"later")
             assert delivery.result().stream == "orders"
         result = client.publish("orders.eu", b"afterwards")
-        stored = client.fetch("orders", offset=0).values()
+        stored = client.fetch("orders", start=0).values()
         assert stored[result.offset] == b"afterwards"
 
 
@@ -105,12 +105,12 @@ def test_both_ways_say_where_the_records_are_in_the_publisher_s_own_cluster(
             with client.publisher("orders.eu", via=via, producer_id=0) as publisher:
                 again = publisher.send(b"nats 0").result()
             assert (again.offset, again.duplicate) == (told[b"nats 0"], True)
-        stored = client.fetch("orders", offset=0).values()
+        stored = client.fetch("orders", start=0).values()
         assert sorted(told.values()) == list(range(100))
         assert {value: stored[offset] for value, offset in told.items()} == {
             value: value for value in told
         }
-        theirs = other.fetch("orders", offset=0).values()
+        theirs = other.fetch("orders", start=0).values()
         assert [value for value in theirs if value and value.startswith(b"direct")] == []
         with client.publisher("orders.eu", via="direct", delivery_timeout=6.0) as publisher:
             publisher.send(b"before").result()
@@ -118,7 +118,7 @@ def test_both_ways_say_where_the_records_are_in_the_publisher_s_own_cluster(
                 delivery = publisher.send(b"to nobody else")
                 with pytest.raises((UnknownOutcomeError, UnavailableError)):
                     delivery.result()
-        assert b"to nobody else" not in other.fetch("orders", offset=0).values()
+        assert b"to nobody else" not in other.fetch("orders", start=0).values()
 
 
 @on_loop
@@ -168,9 +168,9 @@ def test_groups_of_one_name_in_two_clusters_share_no_messages(
         values = [b"%d" % number for number in range(40)]
         for value in values:
             client.publish("jobs", value)
-        assert client.fetch("jobs-0", offset=0).values() == values
+        assert client.fetch("jobs-0", start=0).values() == values
         deadline = time.monotonic() + 60  # Nobody waited for the acknowledgements of the others.
-        while other.fetch("jobs-0", offset=0).values() != values:
+        while other.fetch("jobs-0", start=0).values() != values:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 

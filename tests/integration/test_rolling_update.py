@@ -64,7 +64,7 @@ def check_serves(cluster: TestCluster, node: int) -> None:
             "the node leads",
             lambda: client.transfer_leader("orders", node).leader == node,
         )
-        assert client.fetch("orders", offset=0, max_messages=1).values() == [b"0"]
+        assert client.fetch("orders", start=0, max_messages=1).values() == [b"0"]
 
 
 def test_software_of_the_release_before_and_of_today_work_together(

@@ -46,7 +46,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
     async def fetch(
         self,
         stream: StreamLike,
-        offset: Position = "earliest",
+        start: Position = "earliest",
         *,
         stop: Position | None = None,
         max_messages: int | None = None,
@@ -58,7 +58,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         key: Payload | None = None,
         reverse: bool = False,
     ) -> Messages:
-        """Fetch committed records from `offset` on, before `stop`: at most `max_messages`, about
+        """Fetch committed records from `start` on, before `stop`: at most `max_messages`, about
         `max_bytes`.
 
         Returns `Messages`. If there is no record yet, waits up to `max_wait` seconds for the first
@@ -79,7 +79,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         self._check_open()
         return await self._reader.fetch(
             stream,
-            offset,
+            start,
             stop=stop,
             max_messages=max_messages,
             max_wait=to_seconds("max_wait", max_wait),

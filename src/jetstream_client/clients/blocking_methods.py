@@ -260,7 +260,7 @@ class Methods:
     def fetch(
         self,
         stream: StreamLike,
-        offset: Position = "earliest",
+        start: Position = "earliest",
         *,
         stop: Position | None = None,
         max_messages: int | None = None,
@@ -272,7 +272,7 @@ class Methods:
         key: Payload | None = None,
         reverse: bool = False,
     ) -> Messages:
-        """Fetch committed records from `offset` on, before `stop`: at most `max_messages`, about
+        """Fetch committed records from `start` on, before `stop`: at most `max_messages`, about
         `max_bytes`.
 
         Returns `Messages`. If there is no record yet, waits up to `max_wait` seconds for the first
@@ -293,7 +293,7 @@ class Methods:
         return self._thread.run(
             self._client.fetch(
                 stream,
-                offset,
+                start,
                 stop=stop,
                 max_messages=max_messages,
                 max_wait=max_wait,
