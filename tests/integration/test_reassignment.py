@@ -386,3 +386,13 @@ def test_the_settings_of_the_cluster_are_altered_and_shown(
     client.alter_cluster(replica_lag_max=0)
     with pytest.raises(TypeError, match="unknown setting 'colour'"):
         client.alter_cluster(colour="red")  # type: ignore[call-arg]
+
+
+def test_a_voter_that_is_empty_is_to_be_replaced_before_it_is_removed(
+    cluster: TestCluster, client: Client
+) -> None:
+    (voter, *_) = (node.id for node in client.describe_cluster().nodes if node.voter)
+    done = decommission(cluster, str(voter), "--yes")
+    client.drain_node(voter, undo=True)
+    told = f"node {voter} is empty; first: jetstream voters replace {voter} NEW; then stop it, "
+    assert told in done.stdout

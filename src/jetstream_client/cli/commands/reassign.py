@@ -115,6 +115,7 @@ def decommission(
             options.confirm(question, "nothing is moved", yes=yes, dry_run=True)
             client.drain_node(node)
             moves, left = _empty(client, node, at_a_time, quiet=cli.json)
+        votes = any(each.voter for each in client.describe_cluster().nodes if each.id == node)
     if cli.json:
         emit_json(
             {
@@ -132,7 +133,8 @@ def decommission(
             "leader is there"
         )
     if not (cli.json or dry_run):
-        print(f"node {node} is empty; stop it, then: jetstream node remove {node}")
+        vote = f"first: jetstream voters replace {node} NEW; then " if votes else ""
+        print(f"node {node} is empty; {vote}stop it, then: jetstream node remove {node}")
 
 
 def _empty(
