@@ -24,6 +24,7 @@ from jetstream_client import (
     Client,
     InvalidRequestError,
     OffsetOutOfRangeError,
+    PreconditionFailedError,
     UnavailableError,
 )
 from jetstream_client.cli.exits import Exit
@@ -320,3 +321,38 @@ def test_a_table_of_a_lost_cluster_is_taken_over(
             assert "exists" in refused.stderr
     finally:
         new.kill()
+
+
+KEYS = {"JETSTREAM_ENCRYPTION__KEYS": "5e" * 32}
+
+
+def test_a_node_that_encrypts_refuses_streams_with_a_lake(tmp_path: Path, lake: Path) -> None:
+    """It would copy nothing, and its disk would fill."""
+    environment = KEYS | {"JETSTREAM_LAKE__URL": lake.as_uri()}
+    server = ServerProcess(tmp_path / "data", environment=environment)
+    server.start()
+    try:
+        with Client(server.grpc, timeout=60) as client:
+            why = "encrypts what it stores, and the lake would hold it plain"
+            with pytest.raises(PreconditionFailedError, match=why):
+                client.create_stream("refused", "refused", lake=True)
+            client.create_stream("plain", "plain")
+            with pytest.raises(PreconditionFailedError, match=why):
+                client.alter_stream("plain", lake=True)
+    finally:
+        server.stop()
+
+
+def test_a_node_with_keys_that_encrypts_only_what_asks_for_it_copies_the_rest(
+    tmp_path: Path, lake: Path
+) -> None:
+    environment = {"JETSTREAM_LAKE__URL": lake.as_uri(), "JETSTREAM_ENCRYPTION__ENABLED": "false"}
+    server = ServerProcess(tmp_path / "data", environment=KEYS | environment)
+    server.start()
+    try:
+        with Client(server.grpc, timeout=60) as client:
+            stream_id = fill(client, "old")
+            until(lambda: is_copied(lake, stream_id))
+            assert client.describe_lake("old").problem == ""
+    finally:
+        server.stop()

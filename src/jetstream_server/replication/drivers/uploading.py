@@ -342,7 +342,8 @@ class Uploading(RoleListener):
     async def _copy(self, replica: Replica, found: LogSlice, leader_epoch: LeaderEpoch) -> None:
         stream = replica.stream
         lake = stream.lake
-        if replica.log.encryption is not None:
+        encryption = replica.log.encryption
+        if encryption is not None and encryption.keys.encrypts:
             raise CorruptBatchError(
                 "this node encrypts its logs, and the lake would hold them plain"
             )

@@ -313,10 +313,17 @@ class StreamsService:
             )
 
     def _check_lake(self, config: pb.StreamConfig) -> None:
-        """**safety** Refuse a stream that relies on a lake where there is none."""
+        """**safety** Refuse a stream that relies on a lake where there is none, or where nothing
+        would be copied: its disks would fill."""
         if config.lake and not self._lakes.is_there:
             raise PreconditionFailedError(
                 f"node {self._node_id} has no lake: give every node lake.url"
+            )
+        keys = self._replicas.log_config.keys
+        if config.lake and keys and keys.encrypts:
+            raise PreconditionFailedError(
+                f"node {self._node_id} encrypts what it stores, and the lake would hold it plain: "
+                "no stream can have lake there"
             )
 
     async def SetStreamReadonly(
