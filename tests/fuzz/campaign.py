@@ -174,9 +174,8 @@ def _prepare_target(server: ServerProcess) -> Target:
     nats.subscribe("_INBOX.bulk")
     for _ in range(BULK_MIB * 2):
         nats.publish(BULK, bytes(500_000), "_INBOX.bulk")
-        nats.message(30)
+        nats.message()
     nats.sock.sendall(b"PUB bulk 1\r\nx\r\n" * 100_000)
-    nats.sock.settimeout(30)
     nats.ping()
     nats.close()
     host = "127.0.0.1"

@@ -135,7 +135,7 @@ class Oracle:
         for index in range(CONTROL_RECORDS):
             nats.publish(CONTROL, b"control %d " % index + bytes(index % 500), "_INBOX.control")
         for _ in range(CONTROL_RECORDS):
-            nats.message(30)
+            nats.message()
         nats.close()
         self._control = api.fetch(CONTROL, bytes_max=64 << 20).batches
         assert sum(len(batch) for batch in iterate(self._control)) == CONTROL_RECORDS

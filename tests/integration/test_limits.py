@@ -405,7 +405,7 @@ def test_what_is_longer_than_nats_takes_never_reaches_us_and_what_is_not_is_stor
     with raw_nats(server.nats) as client:
         # The announcement is enough, and what follows it would be cut off by a reset.
         client.sock.sendall(b"PUB payload %d\r\n" % (1024 * 1024 + 1))
-        assert b"Maximum Payload" in client.file.readline()
+        assert b"Maximum Payload" in client.line()
     assert api.values("payload") == [bytes(1024 * 1024)]
 
 

@@ -198,7 +198,13 @@ class RawNats:
 
     def ping(self) -> None:
         self.sock.sendall(b"PING\r\n")
-        assert self.file.readline() == b"PONG\r\n"
+        assert self.line() == b"PONG\r\n"
+
+    def line(self) -> bytes:
+        """The next that is no PING: those are answered. NATS sends one after two seconds."""
+        while (line := self.file.readline()) == b"PING\r\n":
+            self.sock.sendall(b"PONG\r\n")
+        return line
 
     def subscribe(self, subject: str, sid: int = 1) -> None:
         self.sock.sendall(f"SUB {subject} {sid}\r\n".encode())
@@ -217,10 +223,7 @@ class RawNats:
     def message(self, timeout: float = 60.0) -> tuple[str, bytes]:
         """Subject and payload of the next message. Raises TimeoutError."""
         self.sock.settimeout(timeout)
-        fields = self.file.readline().decode().split()
-        while fields[0] == "PING":
-            self.sock.sendall(b"PONG\r\n")
-            fields = self.file.readline().decode().split()
+        fields = self.line().decode().split()
         assert fields[0] in ("MSG", "HMSG"), fields
         payload = self.file.read(int(fields[-1]) + 2)[:-2]
         return fields[1], payload
