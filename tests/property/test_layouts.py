@@ -239,6 +239,34 @@ def test_any_bytes_end_nothing() -> None:
         decoded(schema, list(values), ["a"])
 
 
+def test_numbers_that_lie_end_nothing() -> None:
+    """Places, lengths and counts in a row of Arrow are whatever they are."""
+    chance = random.Random(45)
+    arrays = {
+        "a": pa.array([{"b": ["x", None, "y" * 40], "c": {"d": 7}}]),
+        "e": pa.array([["z" * 30, "short"]], pa.list_(pa.string_view())),
+        "f": pa.array([[("key", 1.5)]], pa.map_(pa.string(), pa.float64())),
+        "g": pa.array([b"abcd"], pa.binary(4)),
+        "h": pa.array([[1, 2]], pa.list_(pa.int16(), 2)),
+        "i": pa.array(["text"], pa.large_string()),
+    }
+    row = pa.RecordBatch.from_arrays([*arrays.values()], [*arrays])
+    schema = from_arrow(bytes(row.schema.serialize()))
+    numbers = [2**bits + more for bits in (0, 3, 7, 15, 31, 32, 40, 63) for more in (-1, 0, 1)]
+    for whole in (arrow_rows.streamed(row), bytes(row.serialize())):
+        values: list[bytes | None] = []
+        for _ in range(EXAMPLES * 100):
+            value = bytearray(whole)
+            for _ in range(chance.choice((1, 1, 2, 4))):
+                width = chance.choice((1, 2, 4, 8))
+                at = chance.randrange(0, len(value), width)
+                number = chance.choice((*numbers, chance.randrange(2**64)))
+                value[at : at + width] = (number % 256**width).to_bytes(width, "little")
+            values.append(bytes(value))
+        found = decoded(schema, values, ["a", "e"])
+        assert {row["_error"] is None for row in found} == {True, False}
+
+
 @pytest.mark.parametrize(
     ("value", "is_read"),
     [
