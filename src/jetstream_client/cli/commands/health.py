@@ -149,7 +149,7 @@ def unseen(client: Client, count: int) -> list[str]:
     if decision.allowed or not decision.enforced:
         return []
     return [
-        f"only the {count:,} streams that you may describe were looked at: to see all of them you "
+        f"only the streams that you may describe were looked at, {count:,}: to see all of them you "
         "need jetstream acl add PRINCIPAL --allow describe --stream '*'"
     ]
 
