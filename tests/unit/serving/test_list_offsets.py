@@ -22,6 +22,7 @@ from jetstream_server.replication import subjects
 from jetstream_server.replication.listeners import Healer, Listeners
 from jetstream_server.replication.replica import Replica
 from jetstream_server.security.identity import ANONYMOUS
+from jetstream_server.serving.grpc.consumers_service import check_knows_end
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.reads_service import ReadsService, resolve_query
 from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
@@ -65,6 +66,8 @@ def test_a_new_leader_names_no_end_before_it_knows_what_was_committed(isr: tuple
     replica = restarted(isr)
     with pytest.raises(UnavailableError, match="does not know yet where its committed records end"):
         resolve_query(replica, LATEST)
+    with pytest.raises(UnavailableError, match="does not know yet what was acknowledged"):
+        check_knows_end(replica)  # Of a queue that its reader wants to see empty.
     assert resolve_query(replica, EARLIEST) == (0, None)
     assert resolve_query(replica, _Query(offset=3)) == (0, None)
 

@@ -259,7 +259,10 @@ class ConsumersService:
     @staticmethod
     def _check_end(collector: Collector, consumer: Consumer, pull: Pull) -> None:
         """Raise the error of a pull that was ended without a message."""
-        if collector.deliveries or collector.end == NO_MESSAGES:
+        if collector.deliveries:
+            return
+        if collector.end == NO_MESSAGES:
+            check_knows_end(consumer.replica)
             return
         if collector.end == REQUEST_TIMEOUT:
             if not pull.no_wait:
@@ -382,6 +385,17 @@ def _altered(consumer: Consumer, request: pb.CreateConsumerRequest) -> ConsumerC
             f"consumer {request.name!r} has other filters; they cannot be altered"
         )
     return altered(consumer.config, request)
+
+
+def check_knows_end(replica: Replica) -> None:
+    """**safety** A new leader may not know yet what was acknowledged: it says of nothing that it is
+    not there. Raises UnavailableError."""
+    leadership = replica.leadership
+    if leadership is not None and not leadership.knows_end:
+        raise UnavailableError(
+            f"the new leader of stream {replica.stream.full_name!r} does not know yet what was "
+            "acknowledged"
+        )
 
 
 def _not_found_error(name: str) -> NotFoundError:
