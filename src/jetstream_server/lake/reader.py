@@ -27,6 +27,7 @@ from jetstream_protocol.types import MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.lake.access import Group, Lake
+from jetstream_server.lake.stores import is_alike
 from jetstream_server.log.segment import LogSlice
 
 THREADS = 2
@@ -36,6 +37,7 @@ EPOCHS_MAX = 10_000
 """Of records before groups, which are kept: readers that go on ask for them."""
 REMOVED_MAX = 10_000
 """Of groups that had to make room, which are remembered: to tell which are read again."""
+SAY_AGAIN_US = 60_000_000
 IN_USE_US = 60_000_000
 """A file stays so long after its last use: an answer with a slice of it may wait to be sent."""
 
@@ -91,6 +93,8 @@ class LakeReader:
         self._pool = ThreadPoolExecutor(THREADS, "jetstream-lake")
         self.kept_bytes = 0
         self._removed: dict[_Key, None] = {}
+        self._said: dict[int, tuple[str, MonotonicUs]] = {}
+        """By stream id: why a read failed, as the log has it, and when that was written."""
         self.reads = 0
         self.rereads = 0
         """Of these, what had been kept, and had to make room."""
@@ -235,9 +239,17 @@ class LakeReader:
             error = task.result()
         if error is not None:
             self.failures += 1
-            logger.warning("lake_unreadable", stream_id=flight[0], reason=error.message)
+            self._say(flight[0], error.message)
         for done in self._flights.pop(flight):
             done(error)
+
+    def _say(self, stream_id: int, reason: str) -> None:
+        """Once a minute: readers try again several times a second."""
+        before, said_us = self._said.get(stream_id, (None, MonotonicUs(0)))
+        now_us = self._clock()
+        if not is_alike(before, reason) or now_us - said_us >= SAY_AGAIN_US:
+            self._said[stream_id] = reason, now_us
+            logger.warning("lake_unreadable", stream_id=stream_id, reason=reason)
 
     async def _load(self, stream_id: int, location: str, offset: int, is_epoch: bool) -> None:
         group = await self._in_thread(self._find, location, offset)

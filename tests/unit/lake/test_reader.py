@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("pyiceberg")
 
+from structlog.testing import capture_logs
+
 from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake import parquet_object
@@ -17,7 +19,7 @@ from jetstream_server.lake import reader as reader_module
 from jetstream_server.lake.access import Group
 from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.lake.local import LocalLake
-from jetstream_server.lake.reader import IN_USE_US, LakeReader
+from jetstream_server.lake.reader import IN_USE_US, SAY_AGAIN_US, LakeReader
 from jetstream_server.lake.table import StoredObject, StreamTable
 from jetstream_server.log.segment import LogSlice
 from tests.support.lake_objects import encode
@@ -312,6 +314,23 @@ async def test_a_failed_read_takes_no_room(tmp_path: Path) -> None:
     (tmp_path / "cache").unlink()  # It is made anew.
     assert (await ground.read(0)).next_offset == 30
     await ground.reader.close()
+
+
+@on_loop
+async def test_a_reader_that_tries_again_does_not_fill_the_log(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    reader, away = ground.reader, tmp_path / "away"
+    (ground.store.root / "a").rename(away)
+    with capture_logs() as logs:
+        for us in (1, 20_000_000, SAY_AGAIN_US, SAY_AGAIN_US + 1):
+            ground.now_us = us
+            assert isinstance(await ground.load(0), UnavailableError)
+        (ground.store.root / "a").write_bytes(away.read_bytes()[:20])
+        assert "ends early" in str(await ground.load(0))
+    reasons = [each["reason"] for each in logs if each["event"] == "lake_unreadable"]
+    assert (len(reasons), reader.failures) == (3, 5)
+    assert reasons[0] == reasons[1] != reasons[2]
+    await reader.close()
 
 
 @on_loop
