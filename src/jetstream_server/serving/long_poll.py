@@ -501,11 +501,14 @@ def _check_knows(replica: Replica) -> None:
 
 
 def _may_be_committed(replica: Replica, offset: int) -> bool:
-    """Whether this leader does not know yet if an earlier one has committed that record: it may be
-    acknowledged."""
+    """Whether this leader does not know yet if an earlier one has committed that record, which is
+    acknowledged then. With too few replicas in sync it does not find out soon."""
     leadership = replica.leadership
     return (
-        leadership is not None and not leadership.knows_end and offset < replica.log.log_end_offset
+        leadership is not None
+        and not leadership.knows_end
+        and leadership.can_commit
+        and offset < replica.log.log_end_offset
     )
 
 

@@ -238,4 +238,8 @@ async def test_a_new_leader_finds_out_what_is_acknowledged_before_it_says_that_n
     assert found.next_offset == RECORDS
     # Without another replica it cannot know, and says so soon.
     assert await fetches.fetch(restarted((0, 1)), position(), ANONYMOUS) is None
+    # With too few in sync, at once: that may last.
+    before = asyncio.get_running_loop().time()
+    assert await fetches.fetch(restarted((0,)), position(), ANONYMOUS) is None
+    assert asyncio.get_running_loop().time() == before
     assert fetches.waiting == 0
