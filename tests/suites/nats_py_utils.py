@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 PORT, MONITORING = 4222, 8222
-START_SECONDS = 60.0
+START_SECONDS = 150.0
 
 
 class _Server:
@@ -36,6 +36,13 @@ class _Server:
             self._store.name,
         ]
         self._process = subprocess.Popen(command)
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()  # It would keep the ports from all that come after it.
+            raise
+
+    def _wait(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:

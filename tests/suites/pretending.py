@@ -15,6 +15,7 @@ import asyncio
 import http.server
 import json
 import re
+import socket
 import socketserver
 import sys
 import tempfile
@@ -51,6 +52,7 @@ class Pretender:
         path = str(folder / "asked")
         self._server = _Server(path, _Asked)
         self._server.ports = defaultdict(threading.Lock)
+        self._server.programs = {}
         self._server.inboxes = json.dumps([*_INBOXES, *delivered])
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         program = folder / "nats-server"
@@ -68,15 +70,19 @@ class Pretender:
         at: TracebackType | None,
     ) -> None:
         self._server.shutdown()
+        for program in tuple(self._server.programs):  # A suite may have left some.
+            program.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
         self._thread.join()
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """A suite may start a server while another runs. inboxes: where answers may go. ports: each is
-    held until its servers have ended, which takes longer than the program's own end."""
+    held until its servers have ended, which takes longer than the program's own end. programs:
+    their connections."""
 
     inboxes: str
+    programs: dict[socket.socket, None]
     ports: defaultdict[int, threading.Lock]
 
 
@@ -92,6 +98,8 @@ class _Asked(socketserver.StreamRequestHandler):
         pid, *arguments = json.loads(self.rfile.readline())
         options, _ = parser.parse_known_args(arguments)
         with ExitStack() as ending:
+            self.server.programs[self.request] = None
+            ending.callback(self.server.programs.pop, self.request)
             has_jetstream = True
             hub = LeafServer(f'default_js_domain: {{ "$G": {DOMAIN} }}')
             if options.config is not None:
