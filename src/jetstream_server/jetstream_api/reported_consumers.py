@@ -1,8 +1,8 @@
 """Consumers that only the leader of their stream knows, as it tells the other copies. Pure.
 
-A consumer that is not durable is gone with its leader. Its reader, which most libraries call an
-*ordered* consumer, would notice that by missing heartbeats, up to 90 s later. So the nodes that
-have a copy of the stream are told of each such consumer once: what it is called, what it wants, and
+A consumer that is not durable is gone with its leader. The reader of an *ordered* consumer, as the
+libraries call it, would notice that by missing heartbeats, up to 90 s later. So the nodes that have
+a copy of the stream are told of each such consumer once: what it is called, what it wants, and
 where it has begun. One that becomes the leader has it deliver one more message, with a consumer
 sequence that does not follow: the reader sees the gap, drops the message, and begins anew behind
 the last one that it has.
@@ -37,9 +37,11 @@ hold it."""
 
 
 def is_reported(consumer: Consumer) -> bool:
-    """Whether the other copies are told of it: readers that acknowledge learn otherwise that a
-    consumer is gone, and must not be sent a message twice."""
-    return _is_lost(consumer.config)
+    """Whether the other copies are told of it, as of an ordered one: all libraries ask for those to
+    be kept in memory, or for flow control. Other readers learn otherwise that a consumer is gone,
+    and must not be sent a message twice."""
+    config = consumer.config
+    return _is_lost(config) and (config.mem_storage or config.flow_control)
 
 
 def _is_lost(config: ConsumerConfig) -> bool:

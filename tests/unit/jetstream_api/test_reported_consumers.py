@@ -24,7 +24,9 @@ ONE, TWO = StreamId(1), StreamId(2)
 
 
 def consumer(name: str, first_offset: int = 0, **fields: object) -> Consumer:
-    config = ConsumerConfig(**{"name": name, "ack_policy": AckPolicy.NONE, **fields})  # type: ignore[arg-type]
+    config = ConsumerConfig(
+        **{"name": name, "ack_policy": AckPolicy.NONE, "mem_storage": True, **fields}  # type: ignore[arg-type]
+    )
     found = SimpleNamespace(config=config, first_offset=first_offset, created_us=9)
     return cast(Consumer, found)
 
@@ -125,6 +127,14 @@ def test_only_of_those_that_are_lost_with_their_leader_and_are_not_acknowledged(
     assert is_reported(consumer("c"))
     assert not is_reported(consumer("c", is_durable=True))
     assert not is_reported(consumer("c", ack_policy=AckPolicy.EXPLICIT))
+
+
+@pytest.mark.parametrize("field", ["mem_storage", "flow_control"])
+def test_only_of_those_that_libraries_call_ordered(field: str) -> None:
+    """The reader of another one would take its last message for a new one."""
+    plain = {"mem_storage": False, "flow_control": False}
+    assert not is_reported(consumer("c", **plain))
+    assert is_reported(consumer("c", **plain | {field: True}))
 
 
 def test_nothing_is_kept_of_what_was_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
