@@ -20,6 +20,7 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.lake import parquet_object, table, typed_columns, worker
 from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.lake.stores import Store
+from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state import lake_decisions
 from jetstream_server.metadata.state.commands import LAKE_LEVEL
 from jetstream_server.replication.core import lake_bounds
@@ -27,6 +28,7 @@ from jetstream_server.serving import long_poll
 from tests.unit.lake import test_typed_columns, test_worker
 from tests.unit.metadata import test_lake_decisions
 from tests.unit.metadata.cluster import Cluster
+from tests.unit.replication import test_uploading
 from tests.unit.serving import test_reading_through
 
 Install = Callable[[pytest.MonkeyPatch], None]
@@ -97,6 +99,10 @@ def emptied(folder: Path) -> None:
         raise AssertionError("the copy is refused") from error
 
 
+def retires_only(log: CommitLog, offset: int) -> None:
+    log._storage.retire_before(offset)
+
+
 def refused(**wrong: Any) -> Held:
     def check(_: Path) -> None:
         cluster = Cluster.at_level(3, LAKE_LEVEL)
@@ -117,6 +123,10 @@ MUTANTS: dict[str, tuple[Install, Held]] = {
     "commits_behind_a_gap": (
         lambda patch: patch.setattr(lake_decisions, "_check_mark", lambda *_: None),
         refused(begin=11),
+    ),
+    "raises_the_local_start_last": (
+        lambda patch: patch.setattr(CommitLog, "begin_advance", retires_only),
+        test_uploading.test_readers_go_to_the_lake_before_the_files_do,
     ),
     "cuts_the_lake_to_the_log": (
         lambda patch: patch.setattr(lake_decisions, "_check_mark", lambda *_: None),

@@ -839,6 +839,21 @@ async def test_a_short_log_gives_no_offset_again(tmp_path: Path) -> None:
 
 
 @on_virtual_loop
+async def test_readers_go_to_the_lake_before_the_files_do(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 10)
+        marked(replica, end=8)
+        replica.log.begin_advance(6)
+        for _ in range(2):
+            with pytest.raises((InLakeError, RecordsDamagedError)) as caught:
+                replica.read(0, 1)
+            assert caught.type is InLakeError, "nothing is lost"
+            assert len(read_values(replica, 6)) == 2
+            replica.log.finish_advance()
+
+
+@on_virtual_loop
 async def test_what_both_have_lost_is_said(tmp_path: Path) -> None:
     async with ground_at(tmp_path) as ground:
         replica = ground.create()
