@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
-from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
+import msgspec
 import pydantic
 import pytest
 from hypothesis import given, settings
@@ -133,10 +133,7 @@ def test_models_are_read_as_they_were_published() -> None:
     assert read.model_copy(update={"at": order.at}) == order
 
 
-@pytest.mark.skipif(find_spec("msgspec") is None, reason="msgspec is not installed")
 def test_structs_are_read_as_they_were_published() -> None:
-    import msgspec
-
     class Part(msgspec.Struct):
         sku: str
 
