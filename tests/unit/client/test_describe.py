@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from jetstream_client import CompactionInfo, ConsumerDescription
 from jetstream_client.cli.commands.consumer import _draw
-from jetstream_client.cli.commands.stream_views import _compaction_fields
+from jetstream_client.cli.commands.stream_views import _compaction_fields, _in_lake_text
 from jetstream_client.transport.wire import description_of
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.times import to_datetime
@@ -58,6 +59,16 @@ def test_a_new_leader_that_does_not_know_the_end_of_what_is_committed_names_none
     found = description_of(pb.StreamDescription(**known, log_end_offset=9, end_unknown=True))
     assert (found.log_start_offset, found.high_watermark, found.log_end_offset) == (3, None, 9)
     assert description_of(pb.StreamDescription(**known)).high_watermark == 3
+
+
+def test_where_nothing_is_in_the_lake_the_command_that_says_why_is_named() -> None:
+    def shown(**fields: Any) -> str:
+        return _in_lake_text(description_of(pb.StreamDescription(stream=pb.Stream(**fields))))
+
+    config = pb.StreamConfig(lake=True)
+    assert shown(name="orders") == ""
+    assert shown(name="orders", config=config) == "nothing yet: see jetstream lake status orders"
+    assert shown(config=config, lake_start_offset=2, lake_end_offset=5) == "3, offsets 2 to 4"
 
 
 def test_a_consumer_is_described_in_times_and_durations(

@@ -235,7 +235,7 @@ def _in_lake_text(stream: Stream) -> str:
     start, end = stream.lake_start_offset, stream.lake_end_offset
     if start < end:
         return f"{end - start}, offsets {start} to {end - 1}"
-    return "nothing yet" if stream.lake else ""
+    return f"nothing yet: see jetstream lake status {stream.name}" if stream.lake else ""
 
 
 def _kept_text(stream: Stream) -> str:
