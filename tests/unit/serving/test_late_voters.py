@@ -49,12 +49,12 @@ def wish(*voters: int, noted_at: int = 0) -> pb.ChangeVotersRequest:
 async def test_a_copy_of_a_caller_s_call_is_refused() -> None:
     metadata = Metadata()
     group = GroupVoters(metadata, None, 0)  # type: ignore[arg-type]
-    await group.change(wish(0, 1, 2, 3), forward=True, seconds=1, made_at=10)
-    await group.change(wish(0, 1, 2), forward=True, seconds=1, made_at=11)
+    await group.change(wish(0, 1, 2, 3), forward=True, seconds=60, made_at=10)
+    await group.change(wish(0, 1, 2), forward=True, seconds=60, made_at=11)
     with pytest.raises(UnavailableError, match="changed after this call was sent"):
-        await group.change(wish(0, 1, 2, 3), forward=True, seconds=1, made_at=10)
+        await group.change(wish(0, 1, 2, 3), forward=True, seconds=60, made_at=10)
     assert metadata.voters == (0, 1, 2)
-    await group.change(wish(0, 1, 2, 3), forward=True, seconds=1, made_at=12)
+    await group.change(wish(0, 1, 2, 3), forward=True, seconds=60, made_at=12)
     assert metadata.voters == (0, 1, 2, 3)
 
 
@@ -62,10 +62,10 @@ async def late_between_nodes() -> tuple[int, ...]:
     """The voters after a copy of what another node has asked for came late."""
     metadata = Metadata()
     group = GroupVoters(metadata, None, 0)  # type: ignore[arg-type]
-    await group.change(wish(0, 1, 2, 3, noted_at=11), forward=False, seconds=1)
-    await group.change(wish(0, 1, 2, noted_at=15), forward=False, seconds=1)
+    await group.change(wish(0, 1, 2, 3, noted_at=11), forward=False, seconds=60)
+    await group.change(wish(0, 1, 2, noted_at=15), forward=False, seconds=60)
     try:
-        await group.change(wish(0, 1, 2, 3, noted_at=11), forward=False, seconds=1)
+        await group.change(wish(0, 1, 2, 3, noted_at=11), forward=False, seconds=60)
     except UnavailableError:
         pass
     return metadata.voters
