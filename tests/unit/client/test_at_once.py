@@ -135,7 +135,7 @@ async def test_so_does_who_closes_a_member_but_not_its_listener() -> None:
 
 @on_loop
 async def test_so_does_who_closes_a_publisher() -> None:
-    made: Any = SimpleNamespace(home=Home(), timeout=1.0)
+    made: Any = SimpleNamespace(home=Home(), timeout=60.0)
     publisher: AsyncPublisher[bytes] = AsyncPublisher(made, made, "x", PublisherOptions(), set())
     flushed = asyncio.Event()
     publisher.flush = flushed.wait  # type: ignore[method-assign,assignment]
