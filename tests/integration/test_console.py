@@ -553,7 +553,7 @@ def test_only_a_token_that_the_cluster_knows_is_kept_and_a_missing_right_is_name
             await page.until(f"{alert}.textContent.includes('this is no token')")
             assert await page.value(f"{asked} && {button} == 'Log in'")
             await enter(token)
-            await page.until(f"!{asked} && {health} == '● all is well'")
+            await page.until(f"!{asked} && {health} == '● nodes are well; you see no streams'")
             await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
             assert await page.value(button) == "Logged in"
             await page.value("document.getElementById('changes').click()")
