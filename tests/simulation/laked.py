@@ -36,6 +36,7 @@ from jetstream_server.lake.reader import LakeReader
 from jetstream_server.lake.stores import StoreOptions
 from jetstream_server.lake.tasks import Task
 from jetstream_server.log.commit_log import CommitLog, LogSlice
+from jetstream_server.metadata.state.command_json import decode_command
 from jetstream_server.metadata.state.commands import ReassignStream
 from jetstream_server.metadata.state.streams import LakeMark, StreamMetadata
 from jetstream_server.node import node
@@ -89,6 +90,8 @@ SEGMENT_BYTES = (500, 800, 1_200)
 """Of small segments some are sealed soon."""
 GRACE_SECONDS = 8.0
 """Longer than anything is under way."""
+UNSEEN_US = 2_000_000
+"""Sweeps that are missed: in that time a version of the table may come and go unseen."""
 UPLOAD_SECONDS = 1.5
 STEP_CHANCE = 0.06
 """How often something befalls a leader at a step of an upload."""
@@ -196,7 +199,7 @@ class LakedChecker(Checker):
     def deleted(self, name: str) -> None:
         """An object is about to go from the store."""
         now, until = self._world.now, self._needed_until.get(name)
-        is_read = until is not None and now < until + self.grace_us
+        is_read = until is not None and now < until + self.grace_us - UNSEEN_US
         if name in self._needed or is_read:
             raise Violation(f"{name} is deleted; the table needs it, or did until {until}")
         if not name.startswith(f"{CLUSTER_ID}/{self.stream_id}-0/"):
@@ -396,6 +399,13 @@ class LakedCluster(ReassignedCluster):
 
     def make_streams(self) -> list[WatchedStream]:
         return [LakedStream(self)]
+
+    def stream_changed(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        """Only the leader says what the lake holds."""
+        super().stream_changed(before, after)
+        epoch = decode_command(self.metadata.applying).fields.get("leader_epoch")
+        if after.lake != before.lake and epoch != before.leader_epoch:
+            raise Violation(f"the leader of epoch {epoch} commits {after.lake}")
 
     def scenario(self) -> type[Scenario]:
         """A sixth of the seeds are about logs that end before the lake does."""

@@ -80,6 +80,8 @@ class MetadataGroup:
         self.loss = 0.0
         self.delay_us = 2_000
         self.lazy_node = -1
+        self.applying = ""
+        """The last command that took its turn."""
         self.slow: dict[str, int] = {}
         """By operation: how much longer its commands take to be applied."""
 
@@ -108,6 +110,7 @@ class MetadataGroup:
         registry = self.registry
         before = self.now
         self._world.is_changed = True
+        self.applying = text
         self._last_result = registry.apply(text, registry.revision + 1)
         changed = bool(registry.take_changes())
         stream = None if self.stream_id is None else registry.streams.get(self.stream_id)

@@ -31,11 +31,12 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class SweptFolder:
     """The folder of a stream: its name, the properties of the stream's table, and how long what is
-    not needed stays."""
+    not needed stays. begins_anew: earlier sweeps of it count no more."""
 
     name: str
     properties: Mapping[str, str]
     grace_us: int
+    begins_anew: bool = False
 
 
 class Swept(NamedTuple):

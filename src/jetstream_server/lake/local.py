@@ -70,7 +70,7 @@ class LocalLake:
 
     def list_folder(self, folder: SweptFolder) -> int:
         sweeper = self._sweepers.get(folder.name)
-        if sweeper is None:
+        if sweeper is None or folder.begins_anew:
             table = self.table_of(self._store, folder.name, folder.properties)
             sweeper = self._sweepers[folder.name] = Sweeper(table, self._store, folder.grace_us)
         number = next(self._numbers)

@@ -261,6 +261,7 @@ def test_without_a_free_descriptor_it_is_tried_again(
 ) -> None:
     popen, refused = subprocess.Popen, OSError(errno.EMFILE, "too many open files")
     monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=refused))
+    gc.collect()  # What tests before this one have left.
     before = len(os.listdir("/proc/self/fd"))
     module.write_text(
         "import json, socket, sys\n"
@@ -271,7 +272,7 @@ def test_without_a_free_descriptor_it_is_tried_again(
         with pytest.raises(UnavailableError, match="try again"):
             lake.appended_at("x", 1)
         gc.collect()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
         monkeypatch.setattr(subprocess, "Popen", popen)
         lake.begin()
         assert lake.appended_at("x", 1) == 7

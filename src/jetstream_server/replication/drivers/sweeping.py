@@ -5,6 +5,9 @@ lake/sweep.py has the rules. Who leads a stream sweeps its folder; every node lo
 of deleted streams. **safety** Before anything of a stream is deleted, the metadata group confirms
 that this node still leads it and that its mark is the newest one: a leader that was replaced knows
 a table that lacks what its successor has added.
+
+**safety** What sweeps have found counts only while they follow each other closely: between two of
+them a version of the table may have been committed and replaced, without either having seen it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
-from jetstream_protocol.types import LeaderEpoch, StreamId
+from jetstream_protocol.types import LeaderEpoch, MonotonicUs, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.lake.access import Lake, Swept, SweptFolder
@@ -32,6 +35,9 @@ from jetstream_server.replication.replica import Replica
 ROUNDS_PER_GRACE = 8
 ROUND_SECONDS_MAX = 3600.0
 ROUND_SECONDS_MIN = 1.0
+ROUNDS_MISSED_MAX = 4
+"""After more of them, as when the store was away, the grace time begins anew. So a reader of an
+earlier version has half of it at least."""
 
 Result = TypeVar("Result")
 
@@ -68,6 +74,7 @@ class Sweeping:
         self._clock = monotonic_clock
         self._swept: dict[StreamId, Swept] = {}
         """What the last sweep of each stream has found."""
+        self._swept_at: dict[StreamId, MonotonicUs] = {}
         self._folders: dict[StreamId, str] = {}
         self._reasons: dict[StreamId, str] = {}
         self._running: asyncio.Task[None] | None = None
@@ -100,11 +107,14 @@ class Sweeping:
         await loop.run_in_executor(None, self._lake.stop)
         await loop.run_in_executor(None, self._thread.shutdown)
 
-    async def _run(self) -> None:
+    @property
+    def _pause(self) -> float:
         seconds = self._grace_us / 1e6 / ROUNDS_PER_GRACE
-        pause = min(max(seconds, ROUND_SECONDS_MIN), ROUND_SECONDS_MAX)
+        return min(max(seconds, ROUND_SECONDS_MIN), ROUND_SECONDS_MAX)
+
+    async def _run(self) -> None:
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(self._pause)
             await self.round()
 
     async def round(self) -> None:
@@ -113,6 +123,7 @@ class Sweeping:
             # What it has found belongs to a leadership that has ended.
             folder = self._folders.pop(stream_id)
             self._swept.pop(stream_id, None)
+            self._swept_at.pop(stream_id, None)
             self._reasons.pop(stream_id, None)
             with suppress(JetstreamError):  # Whoever has ended has forgotten it.
                 await self._in_thread(self._lake.forget, folder)
@@ -144,19 +155,22 @@ class Sweeping:
 
     async def _sweep(self, replica: Replica, *, dry_run: bool = False) -> Swept:
         stream = replica.stream
+        begun_us = self._clock()
+        missed_us = begun_us - self._swept_at.get(stream.id, begun_us)
         folder = SweptFolder(
             folder_of(self._cluster_id, stream.id, stream.created_at_us),
             owner_properties(self._cluster_id, stream.id),
             self._grace_us,
+            begins_anew=missed_us > ROUNDS_MISSED_MAX * self._pause * 1e6,
         )
         self._folders[stream.id] = folder.name
         listing = await self._in_thread(self._lake.list_folder, folder)
         location = await self._confirmed_location(replica)
-        swept = await self._in_thread(
-            self._lake.sweep, folder, listing, location, self._clock(), dry_run
-        )
+        now_us = self._clock()
+        swept = await self._in_thread(self._lake.sweep, folder, listing, location, now_us, dry_run)
         if stream.id not in self._folders:
             return swept  # This leadership has ended.
+        self._swept_at[stream.id] = now_us
         before, self._swept[stream.id] = self._swept.get(stream.id, Swept()), swept
         if dry_run:
             return swept
