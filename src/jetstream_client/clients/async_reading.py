@@ -278,7 +278,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         group that is not there after that begins with all of them."""
         newest = max((each.id for each in await self.list_streams()), default=0)
         for each in await self._listed_groups(group):
-            if each.source == source and each.shares:
+            if each.source == source and (each.newest_at_first or each.shares):
                 return each.newest_at_first or max(share.stream_id for share in each.shares)
         return newest
 

@@ -104,6 +104,19 @@ class _Live:
         self.leases = Leases()
 
     @property
+    def listed(self) -> Group:
+        """The state; with what it begins with, if it is about to read another source. **safety**
+        Who does not know that would take a stream that came meanwhile for one of those."""
+        coming, state = self.coming, self.state
+        if coming is None:
+            return state
+        begins = (coming.source, coming.newest_at_first)
+        if begins == (state.source, state.newest_at_first):
+            return state
+        source, newest = begins
+        return Group(state.name, source, state.generation, gone=state.gone, newest_at_first=newest)
+
+    @property
     def is_unused(self) -> bool:
         """Whether nothing of it was written, nor is about to be."""
         return not (self.state.generation or self.calls or self.coming)
@@ -133,7 +146,7 @@ class Coordinator:
             live.leases.observe(group, now, idle_seconds=idle_seconds.get(group.name, 0.0))
 
     def groups(self) -> list[Group]:
-        return [self._groups[name].state for name in sorted(self._groups)]
+        return [self._groups[name].listed for name in sorted(self._groups)]
 
     def _now(self) -> float:
         return self._clock() / 1e6

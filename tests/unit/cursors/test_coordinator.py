@@ -56,11 +56,12 @@ class World:
         session: int = 10_000,
         instance: str = "",
         replaces: str | None = None,
+        source: str = "s",
     ) -> Group:
         return await self.coordinator.heartbeat(
             Heartbeat(
                 group,
-                "s",
+                source,
                 Member(member, instance, session),
                 generation,
                 frozenset(held),
@@ -90,6 +91,24 @@ async def test_nobody_is_told_before_it_is_written() -> None:
     world.writable.set()
     assert (await joining).assigned("a") == {1, 2, 3, 4}
     assert world.written[-1].has("a")
+
+
+@on_virtual_loop
+async def test_a_group_that_is_about_to_begin_names_its_newest_stream() -> None:
+    """Its first write takes long, and a stream comes meanwhile: the next member begins that one at
+    its beginning, also if the group was of another source before."""
+    world = World()
+    for source in ("s", "t"):
+        world.writable.clear()
+        joining = asyncio.ensure_future(world.beat(source, set(), source=source))
+        await asyncio.sleep(0.01)
+        newest = world.streams[-1]
+        world.streams = [*world.streams, newest + 1]
+        (group,) = world.coordinator.groups()
+        assert (group.source, group.newest_at_first, group.members) == (source, newest, ())
+        world.writable.set()
+        assert (await joining).newest_at_first == newest
+        await world.coordinator.leave("g", source, source)
 
 
 @on_virtual_loop
