@@ -122,7 +122,7 @@ def test_beyond_the_log_is_an_error_with_the_range(client: Client, filled: str) 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"offset": -1}, {"max_messages": 0}, {"max_bytes": 0}, {"max_wait": -1.0}, {"offset": "mid"}],
+    [{"start": -1}, {"max_messages": 0}, {"max_bytes": 0}, {"max_wait": -1.0}, {"start": "mid"}],
 )
 def test_impossible_fetches_are_refused(client: Client, filled: str, arguments: dict) -> None:  # type: ignore[type-arg]
     with pytest.raises(InvalidRequestError):

@@ -391,6 +391,8 @@ def test_the_settings_of_the_cluster_are_altered_and_shown(
 def test_a_voter_that_is_empty_is_to_be_replaced_before_it_is_removed(
     cluster: TestCluster, client: Client
 ) -> None:
+    for stream in client.list_streams():
+        client.delete_stream(stream.full_name)  # Some have no other node to go to.
     (voter, *_) = (node.id for node in client.describe_cluster().nodes if node.voter)
     done = decommission(cluster, str(voter), "--yes")
     client.drain_node(voter, undo=True)

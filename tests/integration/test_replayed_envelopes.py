@@ -134,7 +134,7 @@ def publish_batches(stage: Stage, *values: bytes) -> list[bytes]:
     """The envelopes of the batches of one publisher, one for each value."""
 
     def act() -> None:
-        with stage.app() as client, client.publisher("orders.eu") as publisher:
+        with stage.app() as client, client.publisher("orders.eu", via="nats") as publisher:
             for value in values:
                 publisher.send(value).result()
 
@@ -183,7 +183,7 @@ def test_a_batch_is_refused_on_another_subject(stage: Stage, subject: str) -> No
 
 def test_under_another_producer_it_is_the_thiefs_own_and_hides_nothing(stage: Stage) -> None:
     """Who may publish to a subject may publish anything there."""
-    with stage.app() as client, client.publisher("orders.eu") as publisher:
+    with stage.app() as client, client.publisher("orders.eu", via="nats") as publisher:
         [captured] = heard(stage, lambda: publisher.send(b"1").result(), 1)
         forged = under_producer(captured, 7)
         answer = sent_again(stage, "orders.eu", forged, inbox="_INBOX.thief")

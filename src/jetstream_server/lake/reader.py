@@ -93,7 +93,7 @@ class LakeReader:
         self._pool = ThreadPoolExecutor(THREADS, "jetstream-lake")
         self.kept_bytes = 0
         self._removed: dict[_Key, None] = {}
-        self._said: dict[int, tuple[str, MonotonicUs]] = {}
+        self._reported: dict[int, tuple[str, MonotonicUs]] = {}
         """By stream id: why a read failed, as the log has it, and when that was written."""
         self.reads = 0
         self.rereads = 0
@@ -245,10 +245,10 @@ class LakeReader:
 
     def _say(self, stream_id: int, reason: str) -> None:
         """Once a minute: readers try again several times a second."""
-        before, said_us = self._said.get(stream_id, (None, MonotonicUs(0)))
+        before, reported_us = self._reported.get(stream_id, (None, MonotonicUs(0)))
         now_us = self._clock()
-        if not is_alike(before, reason) or now_us - said_us >= SAY_AGAIN_US:
-            self._said[stream_id] = reason, now_us
+        if not is_alike(before, reason) or now_us - reported_us >= SAY_AGAIN_US:
+            self._reported[stream_id] = reason, now_us
             logger.warning("lake_unreadable", stream_id=stream_id, reason=reason)
 
     async def _load(self, stream_id: int, location: str, offset: int, is_epoch: bool) -> None:
