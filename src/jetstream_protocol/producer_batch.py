@@ -27,6 +27,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     MessageTooLargeError,
 )
+from jetstream_protocol.subjects import has_control_bytes
 
 EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Upper bound on a decompressed body. Sixteen times NATS's default `max_payload`. A few kilobytes
@@ -69,6 +70,8 @@ def open_batch(found: bytes, body: bytes, subject: bytes) -> tuple[EncodedBatch,
     _check_claims(claimed.flags, claimed.record_count, claimed.uncompressed_length)
     _check_producer(claimed.producer_id, claimed.producer_sequence)
     encoded = EncodedBatch(bytearray(found), body, claimed.record_count, claimed.last_offset_delta)
+    if has_control_bytes(subject):
+        raise InvalidRequestError("the subject has control characters")
     batch = Batch.of(claimed, body)
     batch.check_columns()
     if batch.layout.subject != subject:

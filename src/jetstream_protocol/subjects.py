@@ -15,6 +15,11 @@ SUBJECT_BYTES_MAX = 1024  # nats-server's default max_control_line is 4096, for 
 # NATS allows any byte but white space and NUL; control characters would garble logs and terminals.
 _TOKEN = re.compile(r"[^\s\x00-\x20\x7f.]+")
 
+CONTROL_BYTES = bytes([*range(0x20), 0x7F])
+"""nats-server lets some of them through. Clients that take one for white space lose their place."""
+
+_READABLE = bytes(0x3F if each <= 0x20 or each == 0x7F else each for each in range(256))
+
 RESERVED = ("$SYS.>", "$JS.>", "_INBOX.>")
 """Subjects of NATS's own traffic: a stream that overlaps one must not acknowledge."""
 
@@ -51,6 +56,16 @@ def check_literal(subject: str) -> None:
     check_pattern(subject)
     if is_pattern(subject):
         raise InvalidRequestError(f"cannot publish to {subject!r}: it contains a wildcard")
+
+
+def has_control_bytes(subject: bytes) -> bool:
+    return len(subject.translate(None, CONTROL_BYTES)) != len(subject)
+
+
+def readable(subject: bytes) -> bytes:
+    """The subject of a stored record as any NATS client can read it: `?` for each character that
+    no subject may have. Earlier versions stored such ones, and backups may hold them."""
+    return subject.translate(_READABLE)
 
 
 def is_pattern(subject: str) -> bool:

@@ -24,7 +24,7 @@ from tests.support.loops import on_loop
 
 MESSAGES = 20
 BEFORE, ALL = 20, 60
-OLDER = ("2.11.11", "2.12.8", "2.14.6")
+OLDER = ("2.10.26", "2.11.11", "2.12.8", "2.14.6")
 NATS_SERVERS = BUILT.parent / "nats-servers"
 
 

@@ -26,6 +26,8 @@ TWO_SUBJECTS = [
     message_frame(b"us.x", 1, b"r", b"", b""),
 ]
 
+ODD_SUBJECTS = [message_frame(b"a.%c" % each, 1, b"", b"", b"v") for each in (1, 31, 33, 126, 127)]
+
 places = st.lists(st.integers(0, 10_000), max_size=4)
 policies = st.sampled_from(
     [(), ("_INBOX.>",), ("_INBOX.*", "orders.eu"), ("*.eu", "*"), (">",), ("0.$X.>",)]
@@ -60,6 +62,9 @@ def assert_same(pieces: list[bytes]) -> list[tuple[Delivery, Delivery]]:
     ]
 
 
+@example(ODD_SUBJECTS[:2], [])
+@example(ODD_SUBJECTS[2:4], [])
+@example(ODD_SUBJECTS[4:], [])
 @given(streams, places)
 def test_the_same_messages(frames: list[Frame], where: list[int]) -> None:
     for pure, fast in assert_same(cut(b"".join(frame.wire for frame in frames), where)):

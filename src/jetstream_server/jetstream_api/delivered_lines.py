@@ -2,13 +2,15 @@
 
     LMSG inbox $JS.ACK.….delivered.sequence.consumer-sequence.time.pending@subject length␍␊ value ␍␊
 
-Nearly all that a delivery costs is here: `_delivered.pyx` does it in C if the extension was built.
+The subject is sent as NATS clients can read it. Nearly all that a delivery costs is here:
+`_delivered.pyx` does it in C if the extension was built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from jetstream_protocol.subjects import readable
 from jetstream_server.consumers.consumer import Delivery
 
 
@@ -18,6 +20,7 @@ def pure_lines(deliveries: list[Delivery], head: bytes, behind: bytes, queue: by
     found = []
     for record, count, sequence, pending in deliveries:
         offset, appended_us, subject, value, headers, *_ = record
+        subject = readable(subject)
         reply = b"%b%d.%d.%d.%d000.%d%b@%b%b" % (
             head, count, offset + 1, sequence, appended_us, pending, behind, subject, queue,
         )  # fmt: skip

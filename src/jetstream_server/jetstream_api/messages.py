@@ -7,6 +7,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
+from jetstream_protocol.subjects import readable
 from jetstream_server.consumers.records import Record
 from jetstream_server.jetstream_api.answers import direct_headers, status_headers, time_text
 from jetstream_server.jetstream_api.catalogue import Catalogue
@@ -112,7 +113,7 @@ async def _send_batch(
 def _headers(name: str, record: Record, added: Mapping[str, object]) -> bytes:
     ours = {
         "Nats-Stream": name,
-        "Nats-Subject": record.subject.decode("utf-8", "surrogateescape"),
+        "Nats-Subject": readable(record.subject).decode("utf-8", "surrogateescape"),
         "Nats-Sequence": record.sequence,
         "Nats-Time-Stamp": time_text(record.appended_us),
         **added,

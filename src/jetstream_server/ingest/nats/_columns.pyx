@@ -105,12 +105,13 @@ cdef inline int64_t _sid_number(const uint8_t* text, Py_ssize_t length) noexcept
     return number
 
 
-cdef inline bint _is_ascii(const uint8_t* text, Py_ssize_t length) noexcept nogil:
+cdef inline bint _is_plain_text(const uint8_t* text, Py_ssize_t length) noexcept nogil:
+    """Whether it is ASCII without control characters."""
     cdef Py_ssize_t at
-    cdef uint8_t seen = 0
+    cdef uint8_t others = 0
     for at in range(length):
-        seen |= text[at]
-    return seen < 128
+        others |= <uint8_t>(text[at] - 32) >= 95
+    return not others
 
 
 cdef class Columns:
@@ -235,10 +236,12 @@ cdef class Columns:
         cdef const uint8_t* data = <const uint8_t*>PyBytes_AsString(self._data)
         cdef Py_ssize_t at
         cdef Py_ssize_t subjects = 1 if self._one_subject else self._count
+        cdef Message* message
         if self._has_blocks:
             return False
         for at in range(min(subjects, self._count)):
-            if not _is_ascii(data + self._messages[at].subject, self._messages[at].subject_length):
+            message = self._messages + at
+            if not _is_plain_text(data + message.subject, message.subject_length):
                 return False
         return True
 

@@ -11,7 +11,12 @@ from itertools import repeat
 from typing import Final
 
 from jetstream_protocol.batch import EncodedBatch, encode
+from jetstream_protocol.subjects import has_control_bytes
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
+
+
+def is_plain_text(subjects: bytes) -> bool:
+    return subjects.isascii() and not has_control_bytes(subjects)
 
 
 class Delivery:
@@ -54,8 +59,9 @@ class Delivery:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the messages consist of values only: no headers, and ASCII subjects."""
-        return self.header_blocks is None and b"".join(self.subjects).isascii()
+        """Whether the messages consist of values only: no headers, and ASCII subjects without
+        control characters."""
+        return self.header_blocks is None and is_plain_text(b"".join(self.subjects))
 
     @property
     def value_bytes(self) -> int:

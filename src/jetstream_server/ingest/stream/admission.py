@@ -20,7 +20,8 @@ from jetstream_protocol.errors import (
     WrongStreamError,
 )
 from jetstream_protocol.header_names import ROLLUP
-from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_protocol.subjects import has_control_bytes
+from jetstream_server.ingest.nats.delivery import Delivery, is_plain_text
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
 from jetstream_server.ingest.stream.headers import (
     NOTHING,
@@ -183,8 +184,8 @@ def admit(
             outcomes = [Directives(key=key) for key in keys]
         else:
             admitted.keys = list(keys)
-    is_ascii = b"".join(delivery.subjects).isascii()
-    if outcomes is None and is_ascii and not opened and not rules.keyed_by_subject:
+    are_plain = is_plain_text(b"".join(delivery.subjects))
+    if outcomes is None and are_plain and not opened and not rules.keyed_by_subject:
         return admitted
     if outcomes is None:
         found: Sequence[bytes | None] = admitted.keys or [None] * len(admitted.values)
@@ -303,6 +304,8 @@ def _combined(outcome: Directives | JetstreamError, opened: Opened) -> Directive
 def _check_subject_and_stream(
     outcome: Directives | JetstreamError, stream_name: str, subject: bytes
 ) -> Directives | JetstreamError:
+    if has_control_bytes(subject):
+        return InvalidRequestError("the subject has control characters")
     if not subject.isascii():
         # NATS subjects are UTF-8 by specification; Arrow and Spark rely on it.
         try:
