@@ -67,7 +67,8 @@ async def test_user_and_password_by_options_or_url() -> None:
 async def test_a_token() -> None:
     with LeafServer("authorization { token: s3cr3t }") as server:
         await round_trip(server, login(token="s3cr3t"), token="s3cr3t")
-        assert "Authorization Violation" in await refusal(server, LinkOptions())
+        if server.version >= (2, 12):  # Earlier ones let leaf nodes in without it.
+            assert "Authorization Violation" in await refusal(server, LinkOptions())
 
 
 @on_loop
@@ -151,6 +152,8 @@ async def test_answers_where_the_leaf_user_may_not_publish_are_dropped_and_cost_
 async def test_a_forbidden_answer_would_have_cost_the_link() -> None:
     """Else the test before shows nothing."""
     with LeafServer(LIMITED) as server:
+        if server.version < (2, 12):
+            pytest.skip("nats-server before 2.12 drops the answer, and keeps the link")
         options = login(user="log", password="leaf")
         async with echoing(server.leaf_url, options) as echo:
             link = echo.link._link

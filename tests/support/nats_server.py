@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -54,6 +55,13 @@ class NatsServer:
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """As (2, 15, 1)."""
+        command = [self.binary or find_binary(), "--version"]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return tuple(map(int, re.findall(r"\d+", told)))
 
     @property
     def pid(self) -> int:
