@@ -243,8 +243,6 @@ WAYS = [
     api("CONSUMER.CREATE.table", CONSUMER),
     api("STREAM.INFO.table", {"subjects_filter": ">"}),
 ]
-SHOWS_STATE = [WAYS[-1]]
-"""`describe` is enough: a stream's state is no record."""
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
@@ -259,21 +257,29 @@ def test_a_record_is_read_by_who_may_read_its_stream(
         with pytest.raises((PermissionDeniedError, StreamNotFoundError)):
             way(caller)
         rules.append(admin.add_acl(PRINCIPAL, "describe", stream="table", subject="table.>"))
-        if way not in SHOWS_STATE:
-            with pytest.raises(PermissionDeniedError):
-                way(caller)
+        with pytest.raises(PermissionDeniedError):
+            way(caller)
         rules.append(admin.add_acl(PRINCIPAL, "read", stream="table", subject="table.>"))
         assert way(caller) in (VALUE, b"")
         denial = admin.add_acl(PRINCIPAL, "read", stream="table", allow=False)
         rules.append(denial)
-        if way not in SHOWS_STATE:
-            with pytest.raises(PermissionDeniedError):
-                way(caller)
+        with pytest.raises(PermissionDeniedError):
+            way(caller)
         admin.remove_acl(rules.pop().id)
         assert way(caller) in (VALUE, b"")
     finally:
         for rule in rules:
             admin.remove_acl(rule.id)
+
+
+def test_who_may_purge_learns_no_subject(caller: Caller, admin: Client) -> None:
+    purge = api("STREAM.PURGE.table", {"filter": SUBJECT})
+    rule = admin.add_acl(PRINCIPAL, "purge", stream="table", subject="table.>")
+    try:
+        with pytest.raises(PermissionDeniedError, match="lacks the right `read`"):
+            purge(caller)
+    finally:
+        admin.remove_acl(rule.id)
 
 
 def test_a_member_of_a_group_reads_and_joins_with_both_rights_only(

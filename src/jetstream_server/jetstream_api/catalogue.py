@@ -140,8 +140,9 @@ class Catalogue:
     async def info(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """STREAM.INFO. With subjects it may be long: see `with_fewer_subjects`. Raises ApiError,
         JetstreamError."""
-        stream = self.stream(name)
         subjects = pattern(body, "subjects_filter")
+        # The subjects of records are told to who may read them.
+        stream = self.stream(name, Operation.READ if subjects else Operation.DESCRIBE)
         if body.get("deleted_details"):
             raise ApiError(500, 10052, "deleted messages are not listed: ask without "
                            "deleted_details")  # fmt: skip

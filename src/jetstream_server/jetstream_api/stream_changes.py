@@ -208,6 +208,8 @@ class StreamChanges:
         if sequence and keep:
             raise bad_request_error()
         subjects = pattern(body, "filter")
+        if subjects:  # The answer tells which keys there are.
+            self._catalogue.stream(name, Operation.READ)
         if subjects and not overlaps(subjects, stream.subject):
             return {"success": True, "purged": 0}
         if subjects and not covers(subjects, stream.subject):
