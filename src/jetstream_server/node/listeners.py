@@ -115,7 +115,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
     node.access.closes(token_connections.close_ended)
     cursors = node.drivers.cursors
     unread = ResponseMemoryLimiter(close_connection)
-    leader = CursorLeader(metadata.registry, streams, server.peers, node_id)
+    leader = CursorLeader(metadata, streams, server.peers, node_id)
     return ApiServer(
         StreamsService(
             metadata,

@@ -9,8 +9,8 @@ from google.protobuf.message import Message
 from jetstream_protocol.errors import NotLeaderError, UnavailableError
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.cursors.store import CURSORS, SETTINGS
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.stream_requests import Streams
-from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.peers import Peers, was_forwarded
 
@@ -18,18 +18,28 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 
 class CursorLeader:
-    """Call `create` or `exists` first, then `forward`."""
+    """Call `create`, `exists` or `surely_exists` first, then `forward`."""
 
-    def __init__(self, registry: Registry, streams: Streams, peers: Peers, node_id: int) -> None:
-        self._registry = registry
+    def __init__(
+        self, metadata: RaftMetadataLog, streams: Streams, peers: Peers, node_id: int
+    ) -> None:
+        self._metadata = metadata
+        self._registry = metadata.registry
         self._streams = streams
         self._peers = peers
         self._node_id = node_id
 
     @property
     def exists(self) -> bool:
-        """Whether anything was ever committed."""
+        """Whether anything was ever committed, as far as this node has heard."""
         return self._registry.find(CURSORS, "") is not None
+
+    async def surely_exists(self) -> bool:
+        """Whether anything was ever committed. **safety** Who hears that a cursor is new begins
+        anew, and commits that. Raises UnavailableError if this node cannot find out."""
+        if not self.exists:
+            await self._metadata.barrier()
+        return self.exists
 
     async def create(self) -> None:
         """Create the stream of the cursors, if there is none. Raises UnavailableError."""

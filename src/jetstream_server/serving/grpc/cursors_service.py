@@ -178,7 +178,8 @@ class CursorsService:
     ) -> pb.ListCursorsResponse:
         if request.HasField("stream"):
             self._name_in_full(request, call.identity)
-        if not self._leader.exists:
+        is_one = request.name and request.HasField("stream")
+        if not (await self._leader.surely_exists() if is_one else self._leader.exists):
             return pb.ListCursorsResponse()
         if self._access.control.applies_to(call.identity):
             return await self._list_known(request, call)
@@ -224,7 +225,7 @@ class CursorsService:
         self._name_in_full(request, call.identity)
         self._check_may_delete(request, call.identity)
         principal = quota_holder(self._access.control, call)
-        if self._leader.exists:
+        if await self._leader.surely_exists():
             answer = await self._leader.forward(call, request, pb.DeleteCursorResponse, principal)
             if answer is not None:
                 return answer

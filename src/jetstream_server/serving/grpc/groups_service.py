@@ -114,7 +114,7 @@ class GroupsService:
         principal = quota_holder(self._access.control, call)
         if principal and not self._access.control.may_use(principal, request.group):
             raise _denied_error(request.group)  # Also where there is none of the name.
-        if not self._leader.exists:
+        if not await self._leader.surely_exists():
             raise NotFoundError(f"there is no consumer group {request.group!r}")
         answer = await self._leader.forward(call, request, pb.DeleteGroupResponse, principal)
         if answer is not None:
