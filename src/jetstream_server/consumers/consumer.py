@@ -56,6 +56,7 @@ ROOM_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _DENIED_SECONDS: Final = 5.0
 _MICROSECONDS: Final = 1_000_000
+_RETRY_US: Final = int(_RETRY_SECONDS * _MICROSECONDS)
 
 
 class Delivery(NamedTuple):
@@ -429,14 +430,15 @@ class Consumer:
         """Do what can be done. Returns whether it must wait then. Raises JetstreamError."""
         now_us = self._clocks.monotonic()
         self._tend(now_us)
-        if self.is_closed or self.replica.leadership is None or self.replica.closed:
+        leadership = self.replica.leadership
+        if self.is_closed or leadership is None or self.replica.closed:
             return True
         taker = self._taker()
         is_own = taker is _Taker.COLLECTOR
         if taker is _Taker.NONE and (len(self.pulls) or self._is_denied):
             # A collector is given room, or the right may be given again.
             if not self._outlet.has_room:
-                self._tend_by(now_us + int(_RETRY_SECONDS * _MICROSECONDS))
+                self._tend_by(now_us + _RETRY_US)
             self._tend_meanwhile()
             return True
         if self._is_wanted() and not is_own:
@@ -469,11 +471,15 @@ class Consumer:
             return False
         self.feed.pause()
         self._old.clear()
-        if self._is_wanted():  # Nothing comes now: it is at the end, paused, or full.
+        seeks_end = leadership.seeks_end  # **safety** More may have been acknowledged.
+        if self._is_wanted() and not seeks_end:
+            # Nothing comes now: it is at the end, paused, or full.
             self._send_all(self.pulls.nothing_left())
         for collector in self._collectors.values():
             collector.nothing_left()
         self._wait(now_us)
+        if seeks_end:
+            self._tend_by(now_us + _RETRY_US)
         return True
 
     def _note_changes(self) -> None:

@@ -501,15 +501,10 @@ def _check_knows(replica: Replica) -> None:
 
 
 def _may_be_committed(replica: Replica, offset: int) -> bool:
-    """Whether this leader does not know yet if an earlier one has committed that record, which is
-    acknowledged then. With too few replicas in sync it does not find out soon."""
+    """Whether this leader is about to find out if an earlier one has committed that record, which
+    is acknowledged then."""
     leadership = replica.leadership
-    return (
-        leadership is not None
-        and not leadership.knows_end
-        and leadership.can_commit
-        and offset < replica.log.log_end_offset
-    )
+    return leadership is not None and leadership.seeks_end and offset < replica.log.log_end_offset
 
 
 def _is_enough(found: LogSlice, position: FetchPosition, replica: Replica) -> bool:

@@ -94,7 +94,7 @@ def started(ground: Ground, clocks: object = None, **wanted: Any) -> Consumer:
     config = ConsumerConfig(name="c", is_durable=True, **wanted)
     replica = SimpleNamespace(
         stream=SimpleNamespace(lake=NO_LAKE),
-        leadership=object(),
+        leadership=SimpleNamespace(seeks_end=False),
         closed=False,
         high_watermark=COUNT,
         log=SimpleNamespace(log_start_offset=0),

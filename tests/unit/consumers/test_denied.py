@@ -47,7 +47,8 @@ def started(is_durable: bool, denied: Denied, ended: list[Consumer]) -> Consumer
     config = ConsumerConfig(name="c", is_durable=is_durable)
     log = SimpleNamespace(log_start_offset=0)
     replica = SimpleNamespace(
-        stream=SimpleNamespace(lake=NO_LAKE), leadership=object(), closed=False, high_watermark=5,
+        stream=SimpleNamespace(lake=NO_LAKE), leadership=SimpleNamespace(seeks_end=False),
+        closed=False, high_watermark=5,
         log=log, remove_waiter=lambda _: None,
     )  # fmt: skip
     feed = Feed(cast(Reader, denied), cast(Replica, replica), Wanted(), 0)

@@ -176,6 +176,11 @@ class LeaderState:
         return self.high_watermark >= self.epoch_start_offset
 
     @property
+    def seeks_end(self) -> bool:
+        """Whether it is about to find that out. With too few replicas in sync it does not soon."""
+        return not self.knows_end and self.can_commit
+
+    @property
     def must_note_epoch(self) -> bool:
         """Whether this epoch must be noted on disk before anything is committed."""
         if self._is_unnoted:

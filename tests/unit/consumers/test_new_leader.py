@@ -1,0 +1,114 @@
+"""Pulls at a leader that does not know yet what was acknowledged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from jetstream_protocol.types import MonotonicUs, NodeId, WallUs
+from jetstream_server.clocks import Clocks
+from jetstream_server.consumers.config import ConsumerConfig
+from jetstream_server.consumers.consumer import Consumer, Delivery, Outlet
+from jetstream_server.consumers.deliveries import Deliveries
+from jetstream_server.consumers.feed import Feed, Reader
+from jetstream_server.consumers.pulls import NO_MESSAGES, Pull, PullRoom, Status
+from jetstream_server.consumers.records import Wanted
+from jetstream_server.replication.replica import Replica
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node
+from tests.unit.replication.cores import request
+
+
+class Client:
+    """A NATS client that pulls."""
+
+    has_room = True
+
+    def __init__(self) -> None:
+        self.got: list[int | str] = []
+
+    def is_heard(self, *_: bytes) -> bool:
+        return True
+
+    def may_use(self, *_: object) -> bool:
+        return True
+
+    def fits(self, *_: object) -> bool:
+        return True
+
+    def deliver(self, _: Consumer, __: bytes, deliveries: list[Delivery]) -> None:
+        self.got += [each.record.offset for each in deliveries]
+
+    def status(self, _: Consumer, status: Status) -> None:
+        self.got.append(status.text)
+
+
+def consumer_of(node: Node, replica: Replica, client: Client) -> Consumer:
+    async def pace(*_: Any) -> None: ...
+
+    config = ConsumerConfig(name="c")
+    consumer = Consumer(
+        config,
+        Deliveries(config, 0),
+        Feed(Reader(pace), replica, Wanted(), 0),
+        cast(Outlet, client),
+        cast(Clocks, node.clocks),
+        lambda _: None,
+        created_us=WallUs(0),
+        epoch=replica.stream.leader_epoch,
+        room=PullRoom(),
+    )
+    consumer.start()
+    return consumer
+
+
+def led_anew(node: Node) -> Replica:
+    """A leader whose log has three records, and which does not know whether they are committed."""
+    node.start()
+    replica = node.create(replicas=(0, 1), config={"min_insync_replicas": 2})
+    node.append(replica, b"1", b"2", b"3")
+    node.replicas.close()
+    node.start()
+    replica = node.replica(replica.stream)
+    assert (replica.high_watermark, replica.log.log_end_offset) == (0, 3)
+    return replica
+
+
+@on_loop
+async def test_a_pull_that_does_not_wait_gets_what_was_acknowledged_before(tmp_path: Path) -> None:
+    """It was told that there is nothing."""
+    node = Node(tmp_path / "streams", nodes=2)
+    replica, client = led_anew(node), Client()
+    consumer = consumer_of(node, replica, client)
+    consumer.pull(Pull(b"_INBOX.1", 5, no_wait=True))
+    await eventually(lambda: consumer._is_waiting)
+    assert client.got == []
+    stream = node.cluster.now(replica.stream)
+    replica.log.flush()  # It notes its epoch on disk first.
+    replica.moved()
+    follower = request(
+        1, 3, last_epoch=stream.leader_epoch, leader_epoch=stream.leader_epoch,
+        stream_id=stream.id, flushed_offset=3,
+        incarnation=node.cluster.registry.nodes[NodeId(1)].incarnation,
+        stream_epoch=stream.stream_epoch,
+    )  # fmt: skip
+    replica.fetch(follower, MonotonicUs(0))
+    await eventually(lambda: client.got == [0, 1, 2, NO_MESSAGES])
+    consumer.close("")
+    node.replicas.close()
+
+
+@on_loop
+async def test_while_too_few_replicas_are_in_sync_it_is_answered(tmp_path: Path) -> None:
+    """That may last."""
+    node = Node(tmp_path / "streams", nodes=2)
+    replica, client = led_anew(node), Client()
+    consumer = consumer_of(node, replica, client)
+    consumer.pull(Pull(b"_INBOX.1", 5, no_wait=True))
+    await eventually(lambda: consumer._is_waiting)
+    assert client.got == []
+    node.cluster.change_isr(node.cluster.now(replica.stream), (0,))
+    node.apply()
+    await eventually(lambda: client.got == [NO_MESSAGES])
+    consumer.close("")
+    node.replicas.close()
