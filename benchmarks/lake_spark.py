@@ -2,8 +2,8 @@
 
 Iceberg's runtime for Spark is a jar of its own, for certain versions of Spark: docs/lake.md says
 which. So a Python of its own runs Spark (lake_spark_job.py). It groups all records by a field of
-the schema, through the node's catalog, and in the objects themselves; DuckDB does the same to what
-the SDK reads from the stream.
+the schema: through the node's catalog, in the objects themselves and, if that Python has it, by
+this project's Spark source. DuckDB does the same to what the SDK reads from the stream.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ QUERY = (
     'round(sum(celsius), 3) as celsius from {} where "offset" < {} group by state order by state'
 )
 SECONDS_MAX = 600
+WAYS = ("iceberg", "parquet", "source")
 
 
 def run(python: str, jar: Path, records: int, progress: Progress) -> Report:
@@ -52,8 +53,8 @@ def run(python: str, jar: Path, records: int, progress: Progress) -> Report:
         connection = duckdb.connect()
         connection.register("stream", stream)
         wanted = connection.execute(QUERY.format("stream", end)).fetchall()
-        answer = _job(python, jar, ground.catalog, files, QUERY.format("{}", end))
-    for way in ("iceberg", "parquet"):
+        answer = _job(python, jar, ground, files, QUERY.format("{}", end))
+    for way in [way for way in WAYS if way in answer]:
         rows, seconds = answer[way]["rows"], answer[way]["seconds"]
         assert [tuple(row.values()) for row in rows] == wanted, f"{way}: {rows}; stream: {wanted}"
         assert sum(row["n"] for row in rows) == end
@@ -65,11 +66,14 @@ def run(python: str, jar: Path, records: int, progress: Progress) -> Report:
     return Report("lake", f"{end:,} typed records", "none", results, environment())
 
 
-def _job(python: str, jar: Path, catalog: str, files: list[str], query: str) -> dict[str, Any]:
+def _job(
+    python: str, jar: Path, ground: lake.Ground, files: list[str], query: str
+) -> dict[str, Any]:
     script = Path(__file__).with_name("lake_spark_job.py")
+    servers = ",".join(ground.cluster.grpc_addresses)
+    asked = [str(jar), ground.catalog, ",".join(files), servers, query.replace('"', "`")]
     done = subprocess.run(
-        [python, str(script), str(jar), catalog, ",".join(files), query.replace('"', "`")],
-        stdout=subprocess.PIPE, check=True, timeout=SECONDS_MAX,
-    )  # fmt: skip
+        [python, str(script), *asked], stdout=subprocess.PIPE, check=True, timeout=SECONDS_MAX
+    )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

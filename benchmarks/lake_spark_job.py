@@ -1,22 +1,27 @@
-"""What Spark does in lake_spark.py. For a Python that has PySpark 4.1 and nothing of this project.
+"""What Spark does in lake_spark.py. For a Python that has PySpark 4.1 and, of this project, at most
+the Spark source.
 
-    python lake_spark_job.py JAR CATALOG FILES QUERY [ROUNDS]
+    python lake_spark_job.py JAR CATALOG FILES SERVERS QUERY [ROUNDS]
 
 CATALOG: the URL of a node's catalog. FILES: the objects of the table, with commas between them.
-QUERY: of `{}`, for which each way to read the table stands. Prints the rows, and seconds, as JSON.
+SERVERS: where the Spark source finds the stream. QUERY: of `{}`, for which each way to read the
+table stands. Prints the rows, and seconds, as JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from importlib.util import find_spec
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 
-def main(jar: str, catalog: str, files: str, query: str, rounds: str = "3") -> None:
+def main(jar: str, catalog: str, files: str, servers: str, query: str, rounds: str = "3") -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # For Spark's own processes.
     builder = SparkSession.builder.master("local[2]").config("spark.jars", jar)
     for name, value in {
         "spark.driver.memory": "1g",
@@ -31,8 +36,16 @@ def main(jar: str, catalog: str, files: str, query: str, rounds: str = "3") -> N
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     spark.read.parquet(*files.split(",")).createOrReplaceTempView("objects")
+    ways = {"iceberg": "node.jetstream.readings", "parquet": "objects"}
+    if find_spec("pyspark_jetstream") is not None:
+        from pyspark_jetstream import DefaultSource
+
+        spark.dataSource.register(DefaultSource)
+        source = spark.read.format("jetstream").option("servers", servers)
+        source.option("typed", "true").load("readings").createOrReplaceTempView("stream")
+        ways["source"] = "stream"
     answer: dict[str, Any] = {"version": spark.version}
-    for way, table in {"iceberg": "node.jetstream.readings", "parquet": "objects"}.items():
+    for way, table in ways.items():
         took = []
         for _ in range(int(rounds)):
             begun = time.perf_counter()

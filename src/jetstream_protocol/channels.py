@@ -9,7 +9,9 @@ MADE_AT_KEY: Final = "jetstream-made-at"
 """Metadata key of a call that changes something: the highest revision of the metadata that its
 sender knew. A copy that arrives late undoes no change that was made after it was sent."""
 REVISION_KEY: Final = "jetstream-revision"
-"""Key in the trailing metadata of an answer: the revision that the node has reached."""
+"""Key in the metadata of a call: the highest revision of the metadata that its sender knew. A node
+that has not reached it waits a moment before it answers. In the trailing metadata of an answer: the
+revision that the node has reached."""
 CONNECT_MS: Final = 500
 TLS_CONNECT_MS: Final = 3000
 """At least this long an attempt to connect may take. With TLS it takes three more messages on their

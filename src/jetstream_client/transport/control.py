@@ -231,7 +231,9 @@ class ControlPlane:
         channel = self._channels.get(address) or self._connect(address)
         with self._calling(channel):
             token = self._config.current_token()
-            found = ask_for_many(channel, request, self.timeout, address, token)
+            found = ask_for_many(
+                channel, request, self.timeout, address, token, known=self._revision or 0
+            )
             async with aclosing(found):
                 async for each in found:
                     yield each
@@ -292,7 +294,14 @@ class ControlPlane:
         try:
             with self._calling(channel):
                 found = await ask(
-                    channel, request, share, address, token, made_at=made_at, reached=self._reached
+                    channel,
+                    request,
+                    share,
+                    address,
+                    token,
+                    known=self._revision or 0,
+                    made_at=made_at,
+                    reached=self._reached,
                 )
         except (UnreachedError, LostCallError) as error:
             self._lost(address, error)

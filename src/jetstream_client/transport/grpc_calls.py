@@ -66,15 +66,16 @@ async def ask(
     address: str,
     token: str = "",
     *,
+    known: int = 0,
     made_at: int = 0,
     reached: Callable[[int], None] = lambda _: None,
 ) -> Message:
     """What the server at `address` answers. Raises JetstreamError. Cancelled, it cancels too.
-    token: identifies the caller. made_at: the revision of the metadata that it knows. reached:
-    called with that of the answer."""
+    token: identifies the caller. known, made_at: the revision of the metadata that it knows; see
+    `REVISION_KEY`, `MADE_AT_KEY`. reached: called with that of the answer."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[None] = loop.create_future()
-    metadata = [("authorization", f"Bearer {token}")] if token else []
+    metadata = _metadata(token, known)
     if made_at:
         metadata.append((MADE_AT_KEY, str(made_at)))
     call = _call_of(channel, request).future(request, timeout=timeout, metadata=metadata)
@@ -103,6 +104,13 @@ async def ask(
     return found
 
 
+def _metadata(token: str, known: int) -> list[tuple[str, str]]:
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    if known:
+        metadata.append((REVISION_KEY, str(known)))
+    return metadata
+
+
 def _revision_of(metadata: Iterable[tuple[str, str | bytes]]) -> int:
     """0: an earlier version answers, or none."""
     found = next((value for key, value in metadata if key == REVISION_KEY), "")
@@ -110,11 +118,18 @@ def _revision_of(metadata: Iterable[tuple[str, str | bytes]]) -> int:
 
 
 async def ask_for_many(
-    channel: grpc.Channel, request: Message, silence: float, address: str, token: str = ""
+    channel: grpc.Channel,
+    request: Message,
+    silence: float,
+    address: str,
+    token: str = "",
+    *,
+    known: int = 0,
 ) -> AsyncGenerator[Message, None]:
     """Yields the answers of the server at `address` until it has no more. silence: how many seconds
-    may pass without an answer. Raises JetstreamError. Closing it cancels the call."""
-    metadata = (("authorization", f"Bearer {token}"),) if token else None
+    may pass without an answer. known: see `ask`. Raises JetstreamError. Closing it cancels the
+    call."""
+    metadata = _metadata(token, known)
     call = _call_of(channel, request)(request, metadata=metadata)
     try:
         while True:

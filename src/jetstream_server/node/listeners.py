@@ -160,6 +160,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
         unread,
         server.grpc_loop,
         lambda: metadata.registry.revision,
+        metadata.reach,
         server.certificates,
     )
 

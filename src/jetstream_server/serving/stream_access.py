@@ -18,6 +18,7 @@ from jetstream_protocol.errors import (
     PermissionDeniedError,
     StreamExistsError,
     StreamNotFoundError,
+    UnavailableError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
@@ -25,7 +26,6 @@ from jetstream_protocol.stream_names import no_stream
 from jetstream_protocol.subjects import covers
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.metadata.state.tables import unknown_id_error
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.audit import Refusals
@@ -56,7 +56,7 @@ class StreamAccess:
             access.check_current(identity, operation)
         except AmbiguousStreamError:
             stream = self._among_known(identity, operation, ref, refusals)
-        except StreamNotFoundError:
+        except (StreamNotFoundError, UnavailableError):
             access.check_current(identity, operation)
             name = ref.name.partition("@")[0]
             if ref.id or access.may_exist(identity, operation, name):
@@ -95,7 +95,7 @@ class StreamAccess:
     ) -> JetstreamError:
         """The error for streams that the caller may not know of: as if there were none."""
         if ref.id:
-            return unknown_id_error(ref.id)
+            return self._registry.unknown_id_error(ref.id)
         name, _, subject = ref.name.partition("@")
         if not self.control.may_exist(identity, operation, name) or any(
             self.control.concerns(identity, operation, each) for each in streams

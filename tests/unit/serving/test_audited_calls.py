@@ -51,6 +51,9 @@ class Service:
             self._then()
 
 
+async def know_enough(revision: int) -> None: ...
+
+
 def guarded(then: Callable[[], None] | None) -> Any:
     streams = SimpleNamespace(control=access(), name_of=lambda ref: "orders@orders.>")
     connections = SimpleNamespace(called=lambda peer, identity: None)
@@ -60,8 +63,11 @@ def guarded(then: Callable[[], None] | None) -> Any:
         cast(Any, streams),
         cast(Any, connections),
         ResponseMemoryLimiter(lambda _: None),
+        know_enough,
     )
-    call = SimpleNamespace(peer="10.0.0.1:5", header=lambda key: "", identity=None)
+    call = SimpleNamespace(
+        peer="10.0.0.1:5", header=lambda key: "", identity=None, known_revision=0
+    )
     return service.DeleteStream(pb.DeleteStreamRequest(), cast(Any, call))
 
 

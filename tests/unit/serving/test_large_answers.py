@@ -46,6 +46,7 @@ class OneCall:
     peer = "ipv4:10.0.0.1:5"
     peer_identity = None
     identity = ANONYMOUS
+    known_revision = 0
 
     def __init__(self) -> None:
         self.ended: list[Callable[[], object]] = []
@@ -55,11 +56,19 @@ class OneCall:
         return ""
 
 
+async def know_enough(revision: int) -> None: ...
+
+
 def guarded(streams: Streams, unread: ResponseMemoryLimiter) -> Guarded:
     access = SimpleNamespace(control=open_to_all())
     connections = SimpleNamespace(called=lambda peer, identity: None)
     return Guarded(
-        streams, "jetstream.v1.Streams", cast(Any, access), cast(Any, connections), unread
+        streams,
+        "jetstream.v1.Streams",
+        cast(Any, access),
+        cast(Any, connections),
+        unread,
+        know_enough,
     )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,8 @@ from jetstream_server.metadata.state.registry import Registry, check_result
 
 NOT_STARTED = "the metadata log has not started"
 PATIENCE_SECONDS = 5.0
+REACH_SECONDS = 1.0
+"""Less than what any caller waits for an answer."""
 """How long a proposal waits by default. An election takes about one; two in a row are rare."""
 
 
@@ -130,6 +133,7 @@ class RaftMetadataLog:
         self._leadership_watchers: list[Callable[[MetadataStatus], None]] = []
         self._sequences = Sequences()
         self._outcomes: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._reaching: set[asyncio.Future[None]] = set()
         self._unsent: dict[tuple[float, int | None], list[str]] = {}
         self._closed = NOT_STARTED
 
@@ -253,6 +257,21 @@ class RaftMetadataLog:
         """
         return int((await self.prepare(Barrier()).submit())["revision"])
 
+    async def reach(self, revision: int) -> None:
+        """Return once the registry is at that revision, which another node has told; after
+        REACH_SECONDS in any case, and at once without a leader, who would tell the rest."""
+        if revision <= self.registry.revision or self.leader == NO_NODE:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REACH_SECONDS):
+                while self.registry.revision < revision:
+                    news = self._loop.create_future()
+                    self._reaching.add(news)
+                    try:
+                        await news
+                    finally:
+                        self._reaching.discard(news)
+
     async def note_change(self, what: str, made_at: int) -> int:
         """Note that a caller is about to change `what`, which is not in the registry, and return
         the revision of that. made_at: see `propose`. **safety** Raises UnavailableError for a late
@@ -338,6 +357,9 @@ class RaftMetadataLog:
     def _on_news(self, news: News) -> None:
         self.registry.follow(news.changes, news.revision)
         self._watchers.notify(news.changes)
+        for waiting in self._reaching:
+            if not waiting.done():
+                waiting.set_result(None)
         for text, outcome in news.outcomes:
             self._resolve(text, outcome)
         # After the watchers' own callbacks in the loop's queue.

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     InvalidRequestError,
+    JetstreamError,
     StreamNotFoundError,
+    UnavailableError,
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.stream_names import NAME_LENGTH_MAX, PARTITIONS_MAX, no_stream
@@ -44,10 +46,6 @@ _NAME_AND_SUBJECT_MAX = NAME_LENGTH_MAX + 1 + SUBJECT_BYTES_MAX
 DELETIONS_MAX = 100_000
 """Remembered deletions: less than a megabyte of a snapshot. Data of streams deleted longer ago is
 only set aside, not deleted, by a node that was away when they were deleted."""
-
-
-def unknown_id_error(stream_id: int) -> StreamNotFoundError:
-    return StreamNotFoundError(f"there is no stream with id {stream_id}: was it deleted?")
 
 
 class Tables:
@@ -103,16 +101,27 @@ class Tables:
         return None if stream_id is None else self.streams[stream_id]
 
     def with_id(self, stream_id: StreamId) -> StreamMetadata:
-        """The stream with that id. Raises StreamNotFoundError."""
+        """The stream with that id. Raises StreamNotFoundError, and UnavailableError for an id that
+        is given later than this node knows."""
         stream = self.streams.get(stream_id)
         if stream is None:
-            raise unknown_id_error(stream_id)
+            raise self.unknown_id_error(stream_id)
         return stream
+
+    def unknown_id_error(self, stream_id: int) -> JetstreamError:
+        """Ids are revisions."""
+        if stream_id > self.revision:
+            return UnavailableError(
+                f"this node has not heard of stream {stream_id} yet: it knows the metadata up to "
+                f"revision {self.revision}; try again"
+            )
+        return StreamNotFoundError(f"there is no stream with id {stream_id}: was it deleted?")
 
     def stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:
         """The stream that a request names: by id, by name, or by name and subject.
 
-        Raises StreamNotFoundError, AmbiguousStreamError, InvalidRequestError.
+        Raises StreamNotFoundError, AmbiguousStreamError, InvalidRequestError, and UnavailableError
+        for a stream that this node does not know yet.
         """
         if ref.id:
             return self.with_id(StreamId(ref.id))

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 from grpc import aio
 
-from jetstream_protocol.channels import MADE_AT_KEY
+from jetstream_protocol.channels import MADE_AT_KEY, REVISION_KEY
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_server.background import FAILED_TASK
 from jetstream_server.net.tls import of_auth_context
@@ -66,10 +66,19 @@ class Call:
 
     @property
     def made_at(self) -> int:
+        """The revision at which a change was sent; 0: it does not say. Raises
+        InvalidRequestError."""
+        return self._revision(MADE_AT_KEY)
+
+    @property
+    def known_revision(self) -> int:
         """The revision that its sender knew; 0: it does not say. Raises InvalidRequestError."""
-        given = self.header(MADE_AT_KEY)
+        return self._revision(REVISION_KEY)
+
+    def _revision(self, key: str) -> int:
+        given = self.header(key)
         if given and not (given.isascii() and given.isdecimal() and len(given) <= _DIGITS_MAX):
-            raise InvalidRequestError(f"{MADE_AT_KEY} is {given[:40]!r}, which is no revision")
+            raise InvalidRequestError(f"{key} is {given[:40]!r}, which is no revision")
         return int(given or 0)
 
     def when_ended(self, then: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ they are sent.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from jetstream_server.serving.grpc.token_connections import TokenConnections
 from jetstream_server.serving.stream_access import StreamAccess
 
 AUTHORIZATION = "authorization"
+CLUSTER = "jetstream.v1.Cluster"
 PORT = "grpc"
 """The port for which requests are counted."""
 LARGE: Final = frozenset(
@@ -54,7 +55,8 @@ with records do."""
 
 class Guarded:
     """The methods of `service`, guarded. name: the service's full name. connections: notes whose
-    calls come over which connection. unread: room for answers."""
+    calls come over which connection. unread: room for answers. reach: waits for a revision of the
+    metadata, shortly."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Guarded:
         streams: StreamAccess,
         connections: TokenConnections,
         unread: ResponseMemoryLimiter,
+        reach: Callable[[int], Awaitable[None]],
     ) -> None:
         self._service = service
         self._name = name
@@ -70,6 +73,7 @@ class Guarded:
         self._access = streams.control
         self._connections = connections
         self._unread = unread
+        self._reach = reach
 
     def __getattr__(self, name: str) -> Callable[[Any, Call], Any]:
         method = getattr(self._service, name)
@@ -169,6 +173,7 @@ class Guarded:
         if not self._access.enabled:
             call.identity = Identity(ANONYMOUS.principal, peer)
             self._connections.called(call.peer, call.identity)
+            await self._reach_known(call)
             return None
         identity = await self._access.identify(
             authorization, method=name, shown=shown_by(call.peer_identity, peer)
@@ -178,6 +183,7 @@ class Guarded:
             raise self._access.unauthenticated_error(call.peer, name, reason)
         call.identity = identity
         self._connections.called(call.peer, identity)
+        await self._reach_known(call)
         requirement = RPCS.get(name)
         if requirement is None:
             raise PermissionDeniedError(f"no rule says who may call {name}: nobody may")
@@ -189,6 +195,13 @@ class Guarded:
         else:
             self._check_client(identity, requirement, request, name)
         return requirement
+
+    async def _reach_known(self, call: Call) -> None:
+        """Wait until this node knows what another one has told the caller: a stream that the caller
+        has just created is not "not found" here. Calls about the cluster are answered at once: they
+        tell how this node sees it."""
+        if self._name != CLUSTER:
+            await self._reach(call.known_revision)
 
     def _check_node(self, identity: Identity, requirement: Requirement, name: str) -> None:
         is_for_machine = requirement.scope is Scope.NODE and name.endswith("/Bootstrap")

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 from google.protobuf.message import Message
 
+from jetstream_protocol.channels import REVISION_KEY
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, consumers_pb2
@@ -225,7 +226,11 @@ class Peers:
         return await self._channels.call(
             node.addresses.grpc,
             request,
-            metadata=[(AUTHORIZATION, authorization), *metadata],
+            metadata=[
+                (AUTHORIZATION, authorization),
+                (REVISION_KEY, str(self._registry.revision)),
+                *metadata,
+            ],
             seconds=seconds,
             node=f"node {node_id}",
         )

@@ -10,7 +10,7 @@ All of it runs on gRPC's loop, except the methods, which run on the node's loop 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -84,10 +84,11 @@ class ApiServer:
         unread: ResponseMemoryLimiter,
         grpc_loop: GrpcLoop,
         revision: Callable[[], int],
+        reach: Callable[[int], Awaitable[None]],
         certificates: Certificates | None = None,
     ) -> None:
-        """unread: room for answers. revision: returns that of the metadata here. certificates: for
-        TLS on the port."""
+        """unread: room for answers. revision: returns that of the metadata here. reach: see
+        Guarded. certificates: for TLS on the port."""
         self._certificates = certificates
         services: dict[str, object] = {
             "Streams": streams,
@@ -99,7 +100,9 @@ class ApiServer:
             "Security": security,
         }
         self._services = {
-            name: Guarded(services[name], f"{PACKAGE}.{name}", access, token_connections, unread)
+            name: Guarded(
+                services[name], f"{PACKAGE}.{name}", access, token_connections, unread, reach
+            )
             for name in SERVICES
         }
         self._loop = grpc_loop
