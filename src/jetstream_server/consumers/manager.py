@@ -232,6 +232,8 @@ class Consumers:
             claims, kept = [], []
             for state in states:
                 replica = by_id[StreamId(int(state.key.split(b"/")[1]))]
+                if not self._is_led(replica):
+                    continue  # **safety** The log of a follower may lack what was delivered.
                 try:
                     before = Kept.decode(state.value)
                 except ValueError as error:

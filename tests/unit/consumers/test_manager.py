@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +18,7 @@ from jetstream_server.consumers.config import ConsumerConfig, DeliverPolicy
 from jetstream_server.consumers.consumer import Consumer, Outlet
 from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Reader
-from jetstream_server.consumers.keeper import Keeper
+from jetstream_server.consumers.keeper import Keeper, State, StateWrite
 from jetstream_server.consumers.kept import Kept
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.log.epochs import LeaderEpochCache
@@ -152,7 +153,8 @@ async def test_a_record_that_cannot_be_read_keeps_no_leader_from_taking_over() -
     for value in (b"\xff\xff\xff", b"", kept(5, 100)[:-3]):
         log = Log()
         log.value = value
-        await made(log).load([cast(Replica, SimpleNamespace(stream=SimpleNamespace(id=7)))])
+        replica: Any = SimpleNamespace(stream=SimpleNamespace(id=7), leadership=object())
+        await made(log, {7: replica}).load([replica])
         assert log.writes == 0
 
 
@@ -191,11 +193,30 @@ async def test_a_leader_that_was_replaced_does_not_claim_what_a_later_one_has_cl
     log = Log()
     deliveries = Deliveries(ConsumerConfig(name="c", is_durable=True), 0)
     log.value, log.revision = Kept.of(deliveries, epoch=6).encode(), 3
-    consumers = made(log)
-    stale = SimpleNamespace(stream=SimpleNamespace(id=7, leader_epoch=5), leadership=None)
-    await consumers.load([cast(Replica, stale)])
+    stale: Any = SimpleNamespace(stream=SimpleNamespace(id=7, leader_epoch=5), leadership=object())
+    await made(log, {7: stale}).load([stale])
     assert Kept.decode(log.value).epoch == 6
     assert log.writes == 0
+
+
+@on_virtual_loop
+async def test_who_leads_no_more_once_it_has_read_the_states_claims_none() -> None:
+    """It is a follower by then, whose log may end before what the leader has delivered: that would
+    be delivered again to whoever has acknowledged it, if that leader fails next."""
+    log = Log()
+    deliveries = Deliveries(ConsumerConfig(name="c", is_durable=True), 0)
+    for offset in range(80):
+        deliveries.deliver(offset, MonotonicUs(0))
+        deliveries.acknowledge(offset)
+    log.value, log.revision, log.writes = Kept.of(deliveries, epoch=6).encode(), 3, 3
+    replica: Any = SimpleNamespace(
+        stream=SimpleNamespace(id=7, leader_epoch=6, full_name="s@s"),
+        check_readable=lambda: None,
+        log=SimpleNamespace(epochs=LeaderEpochCache([(4, 0), (6, 50)]), log_end_offset=60),
+        leadership=None,
+    )
+    await made(log, {7: replica}).load([replica])
+    assert Kept.decode(log.value).position == 80
 
 
 @pytest.mark.parametrize("is_readable", [True, False])
@@ -218,9 +239,17 @@ async def test_records_that_an_election_has_lost_were_never_delivered(is_readabl
         stream=SimpleNamespace(id=7, leader_epoch=6, full_name="s@s"),
         check_readable=check_readable,
         log=SimpleNamespace(epochs=LeaderEpochCache([(4, 0), (6, 50)]), log_end_offset=90),
-        leadership=None,  # By then another node leads.
+        leadership=object(),
     )
-    await made(log, {7: replica}).load([replica])
+
+    class Lost(Log):
+        async def write(self, writes: Sequence[StateWrite]) -> list[State]:
+            replica.leadership = None  # By then another node leads.
+            return await log.write(writes)
+
+        load = log.load
+
+    await made(Lost(), {7: replica}).load([replica])
     claimed = Kept.decode(log.value)
     moved = (claimed.epoch, claimed.position, [each[0] for each in claimed.opened])
     assert moved == ((6, 50, [40]) if is_readable else (6, 80, [40, 60]))
