@@ -4,8 +4,10 @@ same checks as gRPC's (serving/grpc/guard.py), and with a line in the audit log.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -49,6 +51,9 @@ _Found = TypeVar("_Found")
 
 _ATTEMPTS: Final = 8
 """Clients wait for 5 s. A new cluster needs a moment until it takes every setting."""
+
+_KNOWN_SECONDS: Final = 1.0
+"""How long a change waits for nodes that are slow to hear of it."""
 
 _FIXED = {"replicas": "num_replicas", "key": "max_msgs_per_subject"}
 """What STREAM.UPDATE cannot change, and what clients call it."""
@@ -115,6 +120,7 @@ class StreamChanges:
             raise ApiError(
                 503, 10047, f"insufficient storage resources available: {error.message}"
             ) from None
+        await self._until_known(stream.id, stream.leader)
         found = await self._catalogue.describe(api_name(stream.name))
         return found | {"did_create": True} if created else found
 
@@ -162,6 +168,16 @@ class StreamChanges:
         else:
             await self._peers.ask(stream.leader, request)
 
+    async def _until_known(self, stream_id: StreamId, leader: NodeId = NO_NODE) -> None:
+        """Return once the other nodes have heard of a change, as its leader has, or a moment later:
+        NATS brings the client's next request to any of them."""
+        nodes = self._metadata.registry.nodes.values()
+        others = {each.node_id for each in nodes if not each.fenced} - {self._node_id, leader}
+        asked = (self._peers.reach_epoch(each, stream_id, 0) for each in others)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_KNOWN_SECONDS):
+                await asyncio.gather(*asked, return_exceptions=True)
+
     async def update(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """STREAM.UPDATE: the whole configuration. Raises ApiError, JetstreamError."""
         stream = self._catalogue.stream(name, Operation.ALTER)
@@ -189,12 +205,14 @@ class StreamChanges:
         after = await self._streams.alter(stream, config, None, made_at)
         if after.leader not in (NO_NODE, self._node_id):
             await self._peers.reach_epoch(after.leader, after.id, after.stream_epoch)
+        await self._until_known(after.id, after.leader)
 
     async def delete(self, name: str) -> dict[str, Any]:
         """STREAM.DELETE. Raises ApiError, JetstreamError."""
         stream = self._catalogue.stream(name, Operation.DELETE)
         delete = until_settled(partial(self._delete, stream.id), _ATTEMPTS)
         await self._noted("STREAM.DELETE", stream.full_name, delete)
+        await self._until_known(stream.id)
         return {"success": True}
 
     async def _delete(self, stream_id: StreamId) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.errors import StreamNotFoundError, UnavailableError
 from jetstream_protocol.settings import STREAM_SETTINGS, Setting
 from jetstream_server.jetstream_api import stream_reads
 from jetstream_server.jetstream_api.answers import stream_config
@@ -62,7 +62,25 @@ class Streams:
         return SimpleNamespace(id=1, name=name, leader=1), True
 
 
-def changes(streams: Streams) -> StreamChanges:
+class Peers:
+    """Other nodes, which hear of what has changed as late as the test says."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.hears = asyncio.Event()
+        self.hears.set()
+
+    async def reach_epoch(self, node_id: int, stream_id: int, _: int) -> None:
+        self.asked.append((node_id, stream_id))
+        await self.hears.wait()
+        raise StreamNotFoundError("it was deleted")
+
+
+def nodes(*fenced: bool) -> dict[int, object]:
+    return {at: SimpleNamespace(node_id=at, fenced=each) for at, each in enumerate(fenced)}
+
+
+def changes(streams: Streams, peers: Peers | None = None) -> StreamChanges:
     async def nothing(*_: object) -> dict[str, object]:
         return {}
 
@@ -70,14 +88,16 @@ def changes(streams: Streams) -> StreamChanges:
     control = SimpleNamespace(
         quota_holder=lambda _: "", quotas=SimpleNamespace(streams=0), audit=audit
     )
-    registry = SimpleNamespace(find=lambda *_: None, streams={}, revision=7)
+    registry = SimpleNamespace(
+        find=lambda *_: None, streams={}, revision=7, nodes=nodes(False, False, False, True)
+    )
     given: list[Any] = [
         SimpleNamespace(registry=registry),
         streams,
         SimpleNamespace(check_new=lambda *_: 0, control=control),
         SimpleNamespace(describe=nothing),
         None,
-        None,
+        peers or Peers(),
         None,
         nothing,
         SimpleNamespace(full_reason=""),
@@ -102,7 +122,9 @@ class Log:
     """Another caller changes each thing while the first `others` proposals are on their way."""
 
     def __init__(self, others: int) -> None:
-        self.registry = SimpleNamespace(find=lambda *_: None, streams={}, revision=7)
+        self.registry = SimpleNamespace(
+            find=lambda *_: None, streams={}, revision=7, nodes=nodes(False, False)
+        )
         self.others, self.proposed = others, list[tuple[str, int]]()
 
     async def propose(self, command: Command, *, made_at: int) -> None:
@@ -127,3 +149,31 @@ async def test_a_change_is_dated_and_made_anew_for_who_waits(
     made._catalogue = cast(Catalogue, SimpleNamespace(stream=lambda *_: stream))
     assert await made.delete("s") == {"success": True}
     assert log.proposed == [("delete_stream", at) for at in (7, 8, 9)]
+
+
+@on_virtual_loop
+async def test_a_change_is_answered_once_the_other_nodes_have_heard_of_it() -> None:
+    """NATS brings the next request to any of them: they answered that there is no such stream."""
+    peers = Peers()
+    made = changes(Streams(0), peers)
+    peers.hears.clear()
+    created = asyncio.ensure_future(made.create("s", {"name": "s"}))
+    done, _ = await asyncio.wait([created], timeout=0.5)
+    assert not done
+    assert peers.asked == [(0, 1), (2, 1)]
+    peers.hears.set()
+    assert await created == {"did_create": True}
+    stream = SimpleNamespace(id=5, full_name="s@s")
+    made._catalogue = cast(Catalogue, SimpleNamespace(stream=lambda *_: stream))
+    made._metadata = cast(RaftMetadataLog, Log(others=0))
+    peers.asked.clear()
+    assert await made.delete("s") == {"success": True}
+    assert peers.asked == [(0, 5)]
+
+
+@on_virtual_loop
+async def test_a_node_that_does_not_answer_holds_it_up_for_a_moment() -> None:
+    peers = Peers()
+    peers.hears.clear()
+    async with asyncio.timeout(2):
+        assert await changes(Streams(0), peers).create("s", {"name": "s"}) == {"did_create": True}
