@@ -187,4 +187,4 @@ def _nodes_still_work_together(cluster: TestCluster, admin: Client) -> None:
     assert not [line for line in late if any(word in line for word in refusals)]
     assert "the node's proof is not valid" not in log
     cluster.kill(target)
-    admin.publish("orders.eu", b"after a failover", timeout=60)
+    admin.publish("orders.eu", b"after a failover", msg_id="after a failover", timeout=60)

@@ -97,7 +97,7 @@ def test_a_restored_stream_has_the_same_records_offsets_and_times(
         40, 1 << 30, False,
     )  # fmt: skip
     # It listens again, and goes on where it was; a repeated message is still recognised.
-    assert client.publish("same.one", b"next").offset == before[-1][0] + 1
+    assert client.publish("same.one", b"next", msg_id="next").offset == before[-1][0] + 1
     assert client.publish("same.two", b"", msg_id="same-id").duplicate
 
     cluster.jetstream(
@@ -227,14 +227,14 @@ def test_a_backup_with_records_that_an_election_has_lost_stays_as_it_is(
 
 def test_only_a_stream_that_is_being_restored_is_written_to(client: Client, tmp_path: Path) -> None:
     client.create_stream("plain", "plain")
-    client.publish("plain", b"one")
+    client.publish("plain", b"one", msg_id="one")
     data = client.fetch_batches("plain", 0).data
     with pytest.raises(PreconditionFailedError, match="takes its records from its subject"):
         client.restore_batches("plain", data)
     with pytest.raises(InvalidRequestError, match="only a new stream is restored"):
         client.alter_stream("plain", restoring=True)
     stream = client.create_stream("silent", "plain", restoring=True, allow_same_name=True)
-    client.publish("plain", b"two")  # It does not hear of it.
+    client.publish("plain", b"two", msg_id="two")  # It does not hear of it.
     assert client.restore_batches(stream, data) == 1
     with pytest.raises(PreconditionFailedError, match="ends at offset 1"):
         client.restore_batches(stream, data)

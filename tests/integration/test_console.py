@@ -243,7 +243,7 @@ def test_what_nobody_knows_of_a_stream_is_unknown_and_no_rate_comes_of_it(tmp_pa
         with Client(cluster.servers, timeout=60) as client:
             client.create_stream("orders", "orders.>", replicas=1)
             for number in range(10):
-                client.publish("orders.a", b"%d" % number)
+                client.publish("orders.a", b"%d" % number, msg_id=f"{number}")
             leader = client.describe_stream("orders").leader
         assert leader is not None
         other = next(each for each in cluster.cluster.config["nodes"] if each["id"] != leader)

@@ -196,7 +196,7 @@ async def test_a_leader_that_goes_is_followed_by_another_and_nothing_is_missed(
         consumer = hasty.consume("led", "latest")
         await consumer.begin()
         coming = waits(consumer)
-        await client.publish("led.x", b"0")
+        await client.publish("led.x", b"0", msg_id="first")
         assert await coming == [(0, b"0")]
         leader = (await client.describe_stream("led")).leader
         before = len(questions.follows)

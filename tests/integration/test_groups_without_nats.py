@@ -85,8 +85,9 @@ async def test_members_work_on_while_nats_is_gone_also_those_that_come_and_go(
                 await asyncio.sleep(0.1)
             await asyncio.to_thread(cluster.cluster.start_nats)
             for number in range(RECORDS, RECORDS + 100):
-                await client.publish("jobs.x", str(number), key=str(number), timeout=60)
-                published.add(str(number))
+                value = str(number)
+                await client.publish("jobs.x", value, key=value, msg_id=value, timeout=60)
+                published.add(value)
             await until(lambda: looks_on() and everything())
             for process in workers.processes[1:]:
                 process.send_signal(signal.SIGINT)

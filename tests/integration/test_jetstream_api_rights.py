@@ -137,7 +137,7 @@ async def test_nodes_read_for_each_other_while_security_is_on(tmp_path: Path) ->
         token = cluster.bootstrap()
         with Client(cluster.servers, token=token, timeout=60) as admin:
             admin.create_stream("orders", "orders.>", replicas=1)
-            admin.publish("orders.x", b"value")
+            admin.publish("orders.x", b"value", msg_id="value")
             admin.add_acl(PRINCIPAL, "read", stream="orders", subject="orders.>")
         for address in cluster.cluster.grpc_addresses:
             with Client(address, token=token, timeout=60) as at_node:

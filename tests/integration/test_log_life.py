@@ -202,7 +202,7 @@ def test_a_follower_that_was_away_longer_than_the_grace_time_keeps_nothing_delet
         stream = client.create_stream(
             "graves", "graves", compact=True, segment_bytes=65_536, tombstone_grace=0.1
         )
-        client.publish("graves", b"here", key=b"doomed")
+        client.publish("graves", b"here", key=b"doomed", msg_id="here")
         publish_keyed(cluster, "graves", 200)
         follower = next(n for n in cluster.nodes if n != client.describe_stream(stream).leader)
         cluster.wait_for(
@@ -211,7 +211,7 @@ def test_a_follower_that_was_away_longer_than_the_grace_time_keeps_nothing_delet
         )
         cluster.kill(follower)
         cluster.wait_for_isr("graves", [n for n in cluster.nodes if n != follower])
-        client.publish("graves", None, key=b"doomed")
+        client.publish("graves", None, key=b"doomed", msg_id="gone")
         publish_keyed(cluster, "graves", 300)
         leader = client.describe_stream(stream).leader
         cluster.wait_for(

@@ -61,7 +61,7 @@ def test_a_reader_nearby_reads_from_the_observer(cluster: TestCluster, client: C
     stream = observed(cluster, client, "near")
     assert stream.observers == (FAR,)
     assert FAR not in (*stream.replicas, *stream.isr)
-    client.publish("near", b"1")
+    client.publish("near", b"1", msg_id="1")
     follows(cluster, client, "near")
     with Client(cluster.servers, timeout=60, rack="far") as reader:
         found = reader.fetch("near", 0, read_from="nearest", max_wait=60.0)
@@ -78,12 +78,12 @@ def test_a_reader_nearby_reads_from_the_observer(cluster: TestCluster, client: C
 
 def test_nothing_waits_for_an_observer_that_is_gone(cluster: TestCluster, client: Client) -> None:
     stream = observed(cluster, client, "alone")
-    client.publish("alone", b"before")
+    client.publish("alone", b"before", msg_id="before")
     follows(cluster, client, "alone")
     cluster.kill(FAR)
     try:
         for number in range(20):
-            client.publish("alone", b"%d" % number)
+            client.publish("alone", b"%d" % number, msg_id=f"{number}")
         found = client.describe_stream("alone")
         assert (found.isr, found.high_watermark) == (stream.isr, 21)
         cluster.wait_for("the node is missed", lambda: client.describe_cluster().nodes[FAR].fenced)
@@ -99,7 +99,7 @@ def test_it_is_promoted_and_takes_the_place_of_a_replica(
     cluster: TestCluster, client: Client
 ) -> None:
     stream = observed(cluster, client, "promoted")
-    client.publish("promoted", b"1")
+    client.publish("promoted", b"1", msg_id="1")
     gone, kept = stream.replicas
     if gone == stream.leader:
         gone, kept = kept, gone
@@ -116,7 +116,7 @@ def test_it_is_promoted_and_takes_the_place_of_a_replica(
     assert set(found.isr) == {kept, FAR}
     assert found.observers == (gone,)
     client.transfer_leader("promoted", FAR)
-    assert client.publish("promoted", b"2").offset == 1
+    assert client.publish("promoted", b"2", msg_id="2").offset == 1
     assert client.fetch("promoted").values() == [b"1", b"2"]
     cluster.jetstream("stream", "reassign", "promoted", "--observers", "none", "--yes")
     cluster.wait_for(
@@ -149,7 +149,7 @@ def test_a_restored_stream_has_as_many_observers_as_before(
     cluster: TestCluster, client: Client, tmp_path: Path, backup: str
 ) -> None:
     client.create_stream("saved", "saved", replicas=1, observers=2)
-    client.publish("saved", b"x")
+    client.publish("saved", b"x", msg_id="x")
     run, to = cluster.jetstream, str(tmp_path / backup)
     run("stream", "backup", "saved", to)
     run("stream", "restore", to, "again", "--subject", "again")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from grpc import aio
 
 from jetstream_protocol.channels import REVISION_KEY
 from jetstream_protocol.errors import InvalidRequestError, StreamNotFoundError, UnavailableError
@@ -20,10 +21,14 @@ from jetstream_server.metadata.member.member import Member, MemberListener
 from jetstream_server.metadata.member.member_loop import News
 from jetstream_server.metadata.raft.status import MetadataStatus
 from jetstream_server.metadata.state.registry import Registry
-from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.grpc_loop import Call, GrpcLoop
 from jetstream_server.serving.grpc.guard import CLUSTER, Guarded
 from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
+from jetstream_server.serving.grpc.server import handlers_of
+from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.guard import Sender
 from tests.support.access import open_to_all
+from tests.support.loops import on_loop
 from tests.support.virtual_time import on_virtual_loop
 from tests.unit.metadata.cluster import Cluster
 
@@ -149,3 +154,36 @@ def test_a_stream_of_a_later_revision_is_not_said_to_be_gone() -> None:
         registry.stream_of(common_pb2.StreamRef(id=registry.revision + 1))
     with pytest.raises(StreamNotFoundError, match="was it deleted"):
         registry.stream_of(common_pb2.StreamRef(id=stream.id - 1))
+
+
+class Told:
+    """Another node, which answers with the revision that its caller has named."""
+
+    async def ListStreams(self, _: object, context: Any) -> pb.ListStreamsResponse:
+        told = dict(context.invocation_metadata())
+        return pb.ListStreamsResponse(revision=int(told.get(REVISION_KEY, "0")))
+
+
+@on_loop
+async def test_what_http_asks_of_another_node_names_the_revision_of_its_own() -> None:
+    async def listen() -> tuple[aio.Server, int]:
+        server = aio.server()
+        server.add_generic_rpc_handlers([handlers_of("Streams", Told())])
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return server, port
+
+    grpc_loop = GrpcLoop()
+    grpc_loop.start()
+    server, port = await grpc_loop.run(listen())
+    addresses = SimpleNamespace(grpc=f"127.0.0.1:{port}")
+    registry = SimpleNamespace(revision=7, nodes={1: SimpleNamespace(addresses=addresses)})
+    gateway = Gateway(cast(Registry, registry), grpc_loop, 0, requires_token=False)
+    try:
+        sender = Sender("", "10.0.0.1:5")
+        found = await gateway.call(pb.ListStreamsRequest(), sender, node_id=1, seconds=60)
+        assert found.revision == 7
+    finally:
+        await gateway.close()
+        await grpc_loop.run(server.stop(0))
+        await grpc_loop.stop()

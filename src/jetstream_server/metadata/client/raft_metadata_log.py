@@ -49,9 +49,9 @@ from jetstream_server.metadata.state.registry import Registry, check_result
 
 NOT_STARTED = "the metadata log has not started"
 PATIENCE_SECONDS = 5.0
+"""How long a proposal waits by default. An election takes about one; two in a row are rare."""
 REACH_SECONDS = 1.0
 """Less than what any caller waits for an answer."""
-"""How long a proposal waits by default. An election takes about one; two in a row are rare."""
 
 
 class Proposal:

@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from jetstream_protocol.channels import REVISION_KEY
 from jetstream_protocol.errors import (
     NotLeaderError,
     NotReplicaError,
@@ -89,7 +90,9 @@ class Gateway:
         authorization = f"Bearer {sender.token}" if sender.token else ""
         if not authorization and (sender.authorization or self._requires_token):
             raise UnauthenticatedError(SAY_WHO)
-        metadata = [("authorization", authorization)] if authorization else []
+        metadata = [(REVISION_KEY, str(self._registry.revision))]
+        if authorization:
+            metadata.append(("authorization", authorization))
         origin = origin_proof.value_of(self._secret, sender.peer, authorization)
         return metadata + ([(origin_proof.HEADER, origin)] if origin else [])
 
