@@ -297,3 +297,35 @@ async def test_a_call_without_a_request_is_refused_and_one_that_is_left_is_not_l
         assert await channel.unary_unary("/a.B/C")(b"x") == b"x"
     await server.stop(None)
     assert not [each for each in caplog.records if each.name.startswith("grpc")]
+
+
+async def _refused(callers: CallLimiter, peer: str) -> None:
+    async def call() -> None:
+        callers.began(peer)
+        callers.received()
+        await callers.refuse()
+
+    await asyncio.create_task(call())
+
+
+@on_loop
+async def test_strangers_who_go_on_calling_while_they_are_refused_are_hung_up_on() -> None:
+    """Others wait behind their calls. Who waits for each refusal is not held to be one of them, nor
+    who is known."""
+    hung_up_on: list[str] = []
+    ended: list[str] = []
+    callers = CallLimiter(ended.append, lambda peer: peer == "known", hung_up_on.extend)
+    for _ in range(3):
+        await _refused(callers, "patient")
+    crowd = [_refused(callers, "known") for _ in range(2 * module.REFUSED_MAX)]
+    crowd += [_refused(callers, peer) for peer in "ab" for _ in range(module.REFUSED_MAX // 2)]
+    await asyncio.gather(*crowd)
+    assert not hung_up_on
+    calls = await _calls(callers, 1, peer="c")
+    crowd = [_refused(callers, peer) for peer in "abc" for _ in range(module.REFUSED_MAX // 2)]
+    await asyncio.gather(*crowd, _refused(callers, "patient"))
+    assert {*hung_up_on} >= {"a", "b"}
+    assert {*hung_up_on} <= {"a", "b", "c"}
+    assert not ended
+    await _end(calls)
+    assert callers.count == 0

@@ -6,6 +6,9 @@ are in use, connections are closed: those of strangers, until the rest are few e
 origin that has most calls. If no stranger has any, the connection with the most calls. When many
 requests stay half sent (each may hold megabytes), the same is done to those that have these.
 
+gRPC takes one call after another, whoever they are from, and each costs a third of a millisecond.
+So a stranger waits a moment for a refusal, and those who make many calls meanwhile are hung up on.
+
 Calls that need no right (health, reflection) may last for ever, and anybody may make them. So there
 is a limit for them alone.
 
@@ -17,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any
@@ -34,6 +38,9 @@ CALLS_HIGH = CALLS_MAX * 3 // 4
 PUBLIC_CALLS_MAX = CALLS_MAX // 4
 """Calls that need no right. Further ones get RESOURCE_EXHAUSTED."""
 PUBLIC_CALLS_HIGH = PUBLIC_CALLS_MAX * 3 // 4
+REFUSAL_SECONDS = 0.02
+REFUSED_MAX = 64
+"""Calls that are refused to strangers between two looks, while others run on their connections."""
 HALF_SENT_MAX = 32
 """Requests half sent for HALF_SENT_SECONDS. Each may hold 4 MiB."""
 HALF_SENT_SECONDS = 1.0
@@ -70,6 +77,7 @@ class CallLimiter:
         self._public: set[asyncio.Task[Any]] = set()  # of these, those that need no right
         self._half_sent: dict[asyncio.Task[Any], float] = {}  # since when; oldest first
         self._connections: dict[str, Connection] = {}
+        self._refused: Counter[str] = Counter()  # calls, by peer, since the last look
         self._throttle = LogThrottle()
 
     @property
@@ -104,6 +112,22 @@ class CallLimiter:
         if task is not None and self._half_sent.pop(task, None) is not None:
             self._calls[task].half_sent -= 1
 
+    async def refuse(self) -> None:
+        """Note that the call is refused. A stranger waits."""
+        task = asyncio.current_task()
+        assert task is not None
+        connection = self._calls[task]
+        if self._is_known(connection.peer):
+            return
+        if connection.calls > 1:
+            self._refused[connection.peer] += 1
+        if self._refused.total() > REFUSED_MAX:
+            peers = list(self._refused)
+            self._refused.clear()
+            with self._noting_errors():
+                self._hang_up([self._connections.get(peer, Connection(peer)) for peer in peers])
+        await asyncio.sleep(REFUSAL_SECONDS)
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         connection = self._calls.pop(task)
         self._public.discard(task)
@@ -116,19 +140,25 @@ class CallLimiter:
         """Look again and again. Without a descriptor to look with, the next look may have one."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            try:
+            self._refused.clear()
+            with self._noting_errors():
                 self._look()
-            except OSError as error:
-                if self._throttle.is_due("connections_not_closed"):
-                    logger.warning("connections_not_closed", reason=str(error))
+
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._throttle.is_due("connections_not_closed"):
+                logger.warning("connections_not_closed", reason=str(error))
 
     def _look(self) -> None:
         half_sent = self._half_sent_for_long() - HALF_SENT_MAX
         calls = max(len(self._calls) - CALLS_HIGH, len(self._public) - PUBLIC_CALLS_HIGH)
         if calls > 0:
-            self._make_room(calls, lambda connection: connection.calls)
+            self._make_room(calls, self.connections(), lambda connection: connection.calls)
         elif half_sent > 0:
-            self._make_room(half_sent, lambda connection: connection.half_sent)
+            self._make_room(half_sent, self.connections(), lambda connection: connection.half_sent)
 
     def _half_sent_for_long(self) -> int:
         if len(self._half_sent) <= HALF_SENT_MAX:
@@ -136,9 +166,11 @@ class CallLimiter:
         limit = asyncio.get_running_loop().time() - HALF_SENT_SECONDS
         return sum(since < limit for since in self._half_sent.values())
 
-    def _make_room(self, excess: int, burden: Callable[[Connection], int]) -> None:
+    def _make_room(
+        self, excess: int, among: Sequence[Connection], burden: Callable[[Connection], int]
+    ) -> None:
         """Close connections that have so much of the burden; see the module."""
-        found = [each for each in self.connections() if burden(each)]
+        found = [each for each in among if burden(each)]
         strangers = [each for each in found if not self._is_known(each.peer)]
         if not strangers:
             heaviest = max(found, key=burden)
@@ -154,9 +186,12 @@ class CallLimiter:
             lambda before: before < excess, accumulate(map(burden, strangers), initial=0)
         )
         closed = strangers[: sum(1 for _ in left)]
-        for each in closed:
+        self._hang_up(closed)
+
+    def _hang_up(self, strangers: Sequence[Connection]) -> None:
+        for each in strangers:
             self._note(each)
-        self._close_strangers([each.peer for each in closed])
+        self._close_strangers([each.peer for each in strangers])
 
     def _note(self, connection: Connection) -> None:
         if self._throttle.is_due("caller_hung_up_on", origin_of_peer(connection.peer)):

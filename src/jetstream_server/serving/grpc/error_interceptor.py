@@ -133,8 +133,8 @@ class ErrorInterceptor(aio.ServerInterceptor):
 
 def _unknown(around: _Supervised) -> Callable[[Any, _Context], Awaitable[None]]:
     async def refuse(_: object, context: _Context) -> None:
-        async with around(context):
-            pass  # It counts as a call.
+        async with around(context):  # It counts as a call.
+            await around.refuse()
         # Not inside: it fails if the caller has left, which is no fault of ours.
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
@@ -183,12 +183,16 @@ class _Supervised:
             self._callers.began(context.peer(), is_public=self._is_public)
             yield
         except JetstreamError as error:
+            await self._callers.refuse()
             stranger = isinstance(error, UnauthenticatedError)
             await _abort(context, error, () if stranger else self.trailers())
         except aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001  the supervisor of every RPC
             await _abort(context, _unexpected_error(error, self._method))
+
+    async def refuse(self) -> None:
+        await self._callers.refuse()
 
     def trailers(self) -> tuple[tuple[str, str], ...]:
         """The trailing metadata of an answer."""
