@@ -253,7 +253,11 @@ class Consumer:
 
     @property
     def pending(self) -> int | None:
-        """As of its feed; None: unknown, because a log that cannot be read looks empty."""
+        """As of its feed; None: unknown, because a log that cannot be read looks empty, or a new
+        leader finds out what was acknowledged."""
+        leadership = self.replica.leadership
+        if leadership is not None and leadership.seeks_end:
+            return None
         return self.feed.pending if is_readable(self.replica.check_readable) else None
 
     @property

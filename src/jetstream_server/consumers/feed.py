@@ -148,14 +148,21 @@ class Feed:
 
     def next(self) -> Record | None:
         """The next record, if it is known whether another one follows."""
-        if len(self.held) > 1 or (self.held and (self.selected or self.is_at_end)):
+        if len(self.held) > 1 or (self.held and self._is_last_known):
             return self.held[0]
         return None
 
+    @property
+    def _is_last_known(self) -> bool:
+        """Whether it is known what follows the records that are held. **safety** Not while a new
+        leader finds out what was acknowledged: whoever is told that nothing is left stops there."""
+        leadership = self.replica.leadership
+        seeks_end = leadership is not None and leadership.seeks_end
+        return bool(self.selected) or (self.is_at_end and not seeks_end)
+
     def next_ones(self, most: int) -> list[Record]:
         """The next records, as many as `next` and `take` would give in turn."""
-        is_last_known = self.selected or self.is_at_end
-        count = len(self.held) - (not is_last_known)
+        count = len(self.held) - (not self._is_last_known)
         return list(islice(self.held, min(count, most))) if count > 0 else []
 
     @property

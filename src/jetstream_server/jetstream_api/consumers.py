@@ -230,6 +230,9 @@ class ConsumerRequests:
             self._heard_pulls.forget(stream_id)  # The leader before ends them.
             await self.link.settled()
             return {}
+        if replica.leadership is not None and replica.leadership.seeks_end:
+            # **safety** A watch of a bucket would believe that there is nothing.
+            raise UnavailableError(f"the leader of {stream.full_name} does not know its end yet")
         if verb in ("CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE"):
             return await self._create(stream, replica, verb, rest, payload, made_at)
         if verb in ("CONSUMER.NAMES", "CONSUMER.LIST"):

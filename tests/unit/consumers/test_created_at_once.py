@@ -33,7 +33,7 @@ class Leader:
         self.log = SimpleNamespace(log_start_offset=0)
         self.high_watermark = 5
         self.leadership = self
-        self.knows_end = True
+        self.knows_end, self.seeks_end = True, False
         self.altered: list[ConsumerConfig] = []
 
     def check_readable(self) -> None: ...

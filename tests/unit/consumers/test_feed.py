@@ -29,7 +29,7 @@ class Log:
     def __init__(self, count: int) -> None:
         self.high_watermark = count
         self.held_bytes = 0
-        self.leadership = SimpleNamespace(knows_end=True)
+        self.leadership = SimpleNamespace(knows_end=True, seeks_end=False)
         self.counting = asyncio.Semaphore()
         self.reads: list[int] = []
 
@@ -228,7 +228,7 @@ class InLake:
     """A replica whose records are in the lake alone."""
 
     high_watermark = 5
-    leadership = SimpleNamespace(knows_end=True)
+    leadership = SimpleNamespace(knows_end=True, seeks_end=False)
 
     def read(self, start: int, bytes_max: int) -> LogSlice:
         raise InLakeError(f"offset {start} is in the lake")

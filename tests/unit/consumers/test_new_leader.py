@@ -26,6 +26,7 @@ class Client:
 
     def __init__(self) -> None:
         self.got: list[int | str] = []
+        self.pending: list[int] = []
 
     def is_heard(self, *_: bytes) -> bool:
         return True
@@ -38,6 +39,7 @@ class Client:
 
     def deliver(self, _: Consumer, __: bytes, deliveries: list[Delivery]) -> None:
         self.got += [each.record.offset for each in deliveries]
+        self.pending += [each.pending for each in deliveries]
 
     def status(self, _: Consumer, status: Status) -> None:
         self.got.append(status.text)
@@ -66,12 +68,27 @@ def led_anew(node: Node) -> Replica:
     """A leader whose log has three records, and which does not know whether they are committed."""
     node.start()
     replica = node.create(replicas=(0, 1), config={"min_insync_replicas": 2})
-    node.append(replica, b"1", b"2", b"3")
+    for value in (b"1", b"2", b"3"):
+        node.append(replica, value)
     node.replicas.close()
     node.start()
     replica = node.replica(replica.stream)
     assert (replica.high_watermark, replica.log.log_end_offset) == (0, 3)
     return replica
+
+
+def followed(node: Node, replica: Replica, offset: int) -> None:
+    """The follower has all records below the offset."""
+    stream = node.cluster.now(replica.stream)
+    replica.log.flush()  # It notes its epoch on disk first.
+    replica.moved()
+    follower = request(
+        1, offset, last_epoch=stream.leader_epoch, leader_epoch=stream.leader_epoch,
+        stream_id=stream.id, flushed_offset=offset,
+        incarnation=node.cluster.registry.nodes[NodeId(1)].incarnation,
+        stream_epoch=stream.stream_epoch,
+    )  # fmt: skip
+    replica.fetch(follower, MonotonicUs(0))
 
 
 @on_loop
@@ -83,16 +100,7 @@ async def test_a_pull_that_does_not_wait_gets_what_was_acknowledged_before(tmp_p
     consumer.pull(Pull(b"_INBOX.1", 5, no_wait=True))
     await eventually(lambda: consumer._is_waiting)
     assert client.got == []
-    stream = node.cluster.now(replica.stream)
-    replica.log.flush()  # It notes its epoch on disk first.
-    replica.moved()
-    follower = request(
-        1, 3, last_epoch=stream.leader_epoch, leader_epoch=stream.leader_epoch,
-        stream_id=stream.id, flushed_offset=3,
-        incarnation=node.cluster.registry.nodes[NodeId(1)].incarnation,
-        stream_epoch=stream.stream_epoch,
-    )  # fmt: skip
-    replica.fetch(follower, MonotonicUs(0))
+    followed(node, replica, 3)
     await eventually(lambda: client.got == [0, 1, 2, NO_MESSAGES])
     consumer.close("")
     node.replicas.close()
@@ -110,5 +118,23 @@ async def test_while_too_few_replicas_are_in_sync_it_is_answered(tmp_path: Path)
     node.cluster.change_isr(node.cluster.now(replica.stream), (0,))
     node.apply()
     await eventually(lambda: client.got == [NO_MESSAGES])
+    consumer.close("")
+    node.replicas.close()
+
+
+@on_loop
+async def test_no_message_is_said_to_be_the_last_one_before_that_is_known(tmp_path: Path) -> None:
+    """Who watches a bucket would believe that it has seen all of it."""
+    node = Node(tmp_path / "streams", nodes=2)
+    replica, client = led_anew(node), Client()
+    followed(node, replica, 2)
+    assert replica.high_watermark == 2
+    consumer = consumer_of(node, replica, client)
+    consumer.pull(Pull(b"_INBOX.1", 5))
+    await eventually(lambda: consumer._is_waiting)
+    assert (client.got, consumer.pending) == ([0], None)
+    followed(node, replica, 3)
+    await eventually(lambda: client.got == [0, 1, 2])
+    assert (client.pending[-2:], consumer.pending) == ([1, 0], 0)
     consumer.close("")
     node.replicas.close()

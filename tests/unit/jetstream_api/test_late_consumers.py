@@ -1,5 +1,5 @@
 """A late copy of a request about a durable consumer, which another node has taken, changes
-nothing."""
+nothing; and a request that comes too early to a new leader is asked again."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ REQUESTS = {
 }
 
 
-def leader(consumers: Consumers) -> ConsumerRequests:
-    """Of `STREAM`, which has the consumer `c`."""
+def leader(consumers: Consumers, *, seeks_end: bool = False) -> ConsumerRequests:
+    """Of `STREAM`, which has the consumer `c`. seeks_end: it finds out what was acknowledged."""
 
     async def loaded(_: object) -> None: ...
 
@@ -37,6 +37,7 @@ def leader(consumers: Consumers) -> ConsumerRequests:
         raise AssertionError("it makes a consumer")
 
     replica = SimpleNamespace(stream=STREAM, check_readable=check_readable)
+    replica.leadership = SimpleNamespace(seeks_end=seeks_end)
     served = ConsumerRequests.__new__(ConsumerRequests)
     served.consumers = consumers
     parts: dict[str, Any] = {
@@ -67,3 +68,18 @@ async def test_it_is_refused(verb: str, rest: str, body: dict[str, Any] | None) 
             STREAM.id, verb, rest, payload, 5
         )
     assert noted == [(f"consumer {rest!r} of orders@o", 5)]
+
+
+@pytest.mark.parametrize(
+    ("verb", "rest"), [("CONSUMER.INFO", "c"), ("CONSUMER.LIST", ""), REQUESTS["create"][:2]]
+)
+@on_loop
+async def test_a_new_leader_tells_of_no_consumer_how_much_is_left_before_it_knows(
+    verb: str, rest: str
+) -> None:
+    body = CONFIG | {"durable_name": "new"}
+    payload = (
+        json.dumps({"stream_name": "orders", "config": body}).encode() if rest == "new" else b""
+    )
+    with pytest.raises(UnavailableError, match="does not know its end yet"):
+        await leader(made(Log()), seeks_end=True).answer_for(STREAM.id, verb, rest, payload, 5)
