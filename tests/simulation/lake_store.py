@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jetstream_protocol.batch import BatchHeader, decode_header
 from jetstream_protocol.errors import CorruptBatchError, UnavailableError
 from jetstream_protocol.logfiles.scan import check_body
+from jetstream_server.lake import table as lake_table
 from jetstream_server.lake.access import Group
 from jetstream_server.lake.local import LocalLake
 from jetstream_server.lake.stores import (
@@ -245,14 +246,17 @@ class SimulatedWorker:
     async def _trim(self, task: TrimTask) -> dict[str, Any]:
         store, start = self._store, task.start
         table = Table.decode(await self.ask(lambda: store.get(task.location)))
-        gone = 0
-        for name, _, end in table.objects:
-            newest_us = batches_in(store.get(name))[-1][0].append_timestamp
-            if end > start and newest_us >= task.oldest_us:
-                break
-            gone, start = gone + 1, max(start, end)
+        listed = [
+            lake_table.ListedObject(
+                *each, len(store.get(each.name)),
+                batches_in(store.get(each.name))[-1][0].append_timestamp,
+            )
+            for each in table.objects
+        ]  # fmt: skip
+        gone = lake_table.count_leaving(listed, start, task.oldest_us, task.bytes_max)
         if not gone:
             return {"location": task.location, "start": start}
+        start = max(start, listed[gone - 1].end)
         left = Table(table.objects[gone:], task.location, start)
         end = table.objects[-1].end
         self._world.count("lake trimmed")

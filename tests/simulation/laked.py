@@ -7,7 +7,8 @@ upload. Disks are lost, and leaders elected whose logs end before the lake does.
 
 **safety** What is held against it (docs/lake.md):
 * A version of the table that counts holds what is committed, once and without a hole; and its
-  objects are there.
+  objects are there. None is gone that is younger than `max_age` and not beyond `max_bytes`, and in
+  the end none is beyond that.
 * What the lake holds is never lost, and nothing else is ever committed at its offsets.
 * Only what the lake holds leaves a disk, and only after the node has heard that it is there.
 * A reader is shown every record, wherever it is, and nothing that its node knows to be purged. One
@@ -88,6 +89,10 @@ ABOUT = {
 """Seeds by what is left when they are divided by twelve."""
 SEGMENT_BYTES = (500, 800, 1_200)
 """Of small segments some are sealed soon."""
+SIZED_SHARE = 0.3
+MAX_BYTES = (3_000, 30_000)
+"""How many of the seeds limit what the lake holds, and to how much at most: a few objects, or most
+of them."""
 GRACE_SECONDS = 8.0
 """Longer than anything is under way."""
 UNSEEN_US = 2_000_000
@@ -123,6 +128,8 @@ class LakedChecker(Checker):
         self._stream_start = 0
         self._verified: dict[str, None] = {}
         self._max_age_us: int | None = None
+        self._max_bytes: int | None = None
+        """The least of all."""
         self._lost_below = 0
         """Winners of lossy elections have lost what is in front, and the lake may not have it."""
 
@@ -130,6 +137,9 @@ class LakedChecker(Checker):
         age_us = after.config.max_age_us
         if age_us:
             self._max_age_us = min(age_us, self._max_age_us or age_us)
+        bytes_max = after.config.max_bytes
+        if bytes_max:
+            self._max_bytes = min(bytes_max, self._max_bytes or bytes_max)
         self.purged(after.purged_offset)
         if after.lake != before.lake:
             self.lake_end = after.lake.end
@@ -189,7 +199,8 @@ class LakedChecker(Checker):
             raise Violation(f"the lake's mark is {lake}; its objects end at {at}")
         if lake.start > max(before.lake.start, self._purged_below) and before.lake.version:
             # What the log has lost after the lake's end was never in it.
-            self._check_aged(before.lake.start, min(lake.start, before.lake.end))
+            begin, end = before.lake.start, min(lake.start, before.lake.end)
+            self._check_aged(max(begin, self._beyond_size(before.lake, end)), end)
 
     def _note_needed(self, location: str) -> None:
         needed = frozenset((location, *(each.name for each in self.objects(location))))
@@ -225,6 +236,21 @@ class LakedChecker(Checker):
         if at != end:
             raise Violation(f"the lake's object {name} ends at {at}")
 
+    def _beyond_size(self, lake: LakeMark, end: int) -> int:
+        """Where the objects end that are below `end` and may have left the lake for `max_bytes`:
+        those behind them have so many."""
+        beyond = 0
+        for each, left in self.sizes(lake.location):
+            if self._max_bytes is not None and left >= self._max_bytes and each.end <= end:
+                beyond = each.end
+        return beyond
+
+    def sizes(self, location: str) -> list[tuple[Stored, int]]:
+        """The objects of a table, each with how many bytes those behind it have."""
+        objects = self.objects(location) if location else ()
+        lengths = [len(self._store.get(each.name)) for each in objects]
+        return [(each, sum(lengths[at:])) for at, each in enumerate(objects, 1)]
+
     def _check_aged(self, begin: int, end: int) -> None:
         """Nothing younger than the stream's shortest limit leaves the lake."""
         limit_us = self._max_age_us
@@ -234,7 +260,8 @@ class LakedChecker(Checker):
                 age_us = WALL_CLOCK_US + self._world.now - origin.timestamp
                 if limit_us is None or age_us < limit_us - 100_000:
                     raise Violation(
-                        f"{entry} leaves the lake; it is {age_us} µs old, and stays for {limit_us}"
+                        f"{entry} leaves the lake; it is {age_us} µs old, and stays for "
+                        f"{limit_us}, or while less than {self._max_bytes} bytes are behind it"
                     )
 
     def copies(self, process: Process, task: Task) -> None:
@@ -296,6 +323,14 @@ class LakedChecker(Checker):
         for number, offset in self.acked.items():
             if lake.start <= offset < min(start, lake.end) and found.get(offset) != number:
                 raise Violation(f"publish {number} was acknowledged at {offset}; it is nowhere")
+
+    def excess(self, stream: StreamMetadata) -> str:
+        """What should have left the lake for `max_bytes`; "": nothing."""
+        bytes_max, lake = stream.config.max_bytes, stream.lake
+        if not bytes_max or not lake.holds_records:
+            return ""
+        left = next(iter(self.sizes(lake.location)), (None, 0))[1]
+        return f"the lake holds {left} bytes without its oldest object" * (left >= bytes_max)
 
 
 class ThroughReader(Reader):
@@ -372,6 +407,8 @@ class LakedCluster(ReassignedCluster):
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self._chances = Random(f"lake of {seed}")
         self.moves = self._chances.random() < 0.4
+        self._sizes = Random(f"max_bytes of {seed}")
+        self._is_sized = self._sizes.random() < SIZED_SHARE
         super().__init__(seed, tracing=tracing)
 
     def draw_profile(self, world: World) -> Profile:
@@ -425,6 +462,7 @@ class LakedCluster(ReassignedCluster):
         if self._chances.random() < 0.8 or self.scenario().fills_lake:
             most = 400 if self.scenario().fills_lake else 4_000
             config["local_max_bytes"] = self._chances.randint(1, most)
+        config |= self._sized()
         observers = others[:1] if self._chances.random() < 0.3 else []
         self.focus.create(config, sorted(replicas), observers)
         for neighbour in (f"{CLUSTER_ID}/{self.stream_id}-00", f"{CLUSTER_ID}/0-0", "other/0-0"):
@@ -433,7 +471,17 @@ class LakedCluster(ReassignedCluster):
     def fewer(self) -> dict[str, object]:
         if self._chances.random() < 0.3:
             return {"max_age_us": self._chances.randint(1_500_000, 6_000_000)}
-        return {"local_max_bytes": self._chances.randint(1, 4_000)}
+        return {"local_max_bytes": self._chances.randint(1, 4_000)} | self._sized()
+
+    def _sized(self) -> dict[str, object]:
+        """In some seeds. The others stay the stories they were."""
+        if not self._is_sized:
+            return {}
+        return {"max_bytes": self._sizes.randint(1, self._sizes.choice(MAX_BYTES))}
+
+    def _difference(self) -> str:
+        checker = cast(LakedChecker, self.focus.checker)
+        return super()._difference() or checker.excess(self.focus.stream)
 
     def run(self) -> None:
         self.world.at(BEGIN_US, None, self._harm_store)

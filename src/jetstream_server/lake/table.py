@@ -97,6 +97,22 @@ class ListedObject(NamedTuple):
     newest_us: int
 
 
+def count_leaving(
+    objects: Sequence[ListedObject], start: int, oldest_us: int, bytes_max: int
+) -> int:
+    """How many objects, the oldest ones, are to leave a table: see `StreamTable.trim`.
+
+    objects: all of the table, by their offsets.
+    """
+    left = sum(each.length for each in objects)
+    for number, each in enumerate(objects):
+        left -= each.length
+        is_old = each.end <= start or each.newest_us < oldest_us
+        if not is_old and not 0 < bytes_max <= left:
+            return number
+    return len(objects)
+
+
 class Adopted(NamedTuple):
     """A table that was taken over: where the next version is, and what it holds."""
 
@@ -182,17 +198,11 @@ class StreamTable:
         """
         table = self._load(location, None)
         files = sorted(_files_of(table), key=_range_of)
-        left = sum(each.file_size_in_bytes for each in files)
-        gone = []
-        for each in files:
-            left -= each.file_size_in_bytes
-            is_old = _range_of(each)[1] <= start or _newest_us(each) < oldest_us
-            if not is_old and not 0 < bytes_max <= left:
-                break
-            gone.append(each)
-            start = max(start, _range_of(each)[1])
+        listed = [self._listed(each) for each in files]
+        gone = files[: count_leaving(listed, start, oldest_us, bytes_max)]
         if not gone:
             return location, start
+        start = max(start, _range_of(gone[-1])[1])
         catalog = _Catalog(self, int(table.properties[_END]), lambda *_: None)
         # Earlier snapshots would keep what was purged. Who reads one has the grace time.
         catalog.snapshots_max = 1

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownOutcomeError
+from jetstream_server.lake import table
 from jetstream_server.lake.reader import LakeReader
 from jetstream_server.lake.sweep import Sweeper
 from jetstream_server.log.commit_log import CommitLog
@@ -299,3 +300,33 @@ def sweeps_fresh_objects(patches: Patches) -> None:
         begin(self, table, store, 0)
 
     patches.set(Sweeper, "__init__", without_grace)
+
+
+# What max_bytes keeps.
+
+
+@mutant(kind=LAKED)
+def counts_what_is_to_leave(patches: Patches) -> None:
+    """An object leaves if the table had `max_bytes` with it, and not without it."""
+    count = table.count_leaving
+
+    def one_more(objects: Any, start: int, oldest_us: int, bytes_max: int) -> int:
+        gone = count(objects, start, oldest_us, bytes_max)
+        is_full = sum(each.length for each in objects[gone:]) >= bytes_max > 0
+        return gone + is_full
+
+    patches.set(table, "count_leaving", one_more)
+
+
+@mutant(kind=LAKED)
+def looks_at_the_size_once(patches: Patches) -> None:
+    """A leader looks at the lake's size when it begins, and not when more is there."""
+    trim = Uploading._trim
+
+    async def once(self: Uploading, replica: Replica, leader_epoch: Any) -> bool:
+        trimmed = self._trimmed.get(replica)
+        if trimmed is not None and replica.stream.lake.start <= trimmed.start:
+            return False
+        return await trim(self, replica, leader_epoch)
+
+    patches.set(Uploading, "_trim", once)
