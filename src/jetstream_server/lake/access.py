@@ -40,15 +40,17 @@ class SweptFolder:
 
 
 class Swept(NamedTuple):
-    """What a sweep has found. gone: deleted, or due. waiting: not needed, and there. waits: how
-    long each stays at least, what goes first at the beginning. unknown: committed versions that the
-    pointer does not know of. Of names there are NAMES_MAX at most; the counts are of all."""
+    """What a sweep has found, at `at_us`. gone: deleted, or due. waiting: not needed, and there.
+    waits: how long each stays at least, what goes first at the beginning. unknown: committed
+    versions that the pointer does not know of. Of names there are NAMES_MAX at most; the counts are
+    of all."""
 
     gone: Sequence[str] = ()
     gone_count: int = 0
     waits: Sequence[tuple[str, int]] = ()
     waiting: int = 0
     unknown: Sequence[str] = ()
+    at_us: MonotonicUs = MonotonicUs(0)
 
 
 class Lake(Protocol):

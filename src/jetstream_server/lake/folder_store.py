@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
-from jetstream_server.lake.stores import WHOLE_BYTES_MAX, Listed, too_long_error
+from jetstream_server.lake.stores import (
+    WHOLE_BYTES_MAX,
+    Listed,
+    StoreAwayError,
+    StoreError,
+    StoreExistsError,
+    StoreFullError,
+    StoreMissingError,
+    StoreRefusedError,
+    too_long_error,
+)
 
 _UNFINISHED = ".unfinished"
 
 
 class FolderStore:
-    """See the module. Methods block, and raise OSError."""
+    """See the module. Methods block, and raise StoreError."""
 
     def __init__(self, url: str) -> None:
         """Raises InvalidRequestError for anything but the URL of an absolute path."""
@@ -26,10 +38,14 @@ class FolderStore:
         self.url = url.rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
-        """Store a new object; durable on return. Raises FileExistsError for a name that is in use.
+        """Store a new object; durable on return. Raises StoreExistsError for a name that is in use.
 
         **safety** A reader never sees a part of it: it gets its name once it is whole.
         """
+        with self._in_words(name):
+            self._put(name, data)
+
+    def _put(self, name: str, data: bytes) -> None:
         path = self.root / name
         self._make_folder(path.parent)
         # Another node may put an object of this name at this moment.
@@ -47,7 +63,7 @@ class FolderStore:
     def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
         """An object, or a part of it. Raises CorruptBatchError for one that ends early."""
         path = self.root / name
-        with open(path, "rb") as file:
+        with self._in_words(name), open(path, "rb") as file:
             file.seek(position)
             data = file.read(length if length >= 0 else WHOLE_BYTES_MAX + 1)
         if length < 0 and len(data) > WHOLE_BYTES_MAX:
@@ -59,6 +75,12 @@ class FolderStore:
     def list(self, prefix: str) -> Iterator[Listed]:
         """The objects whose names begin with `prefix`, which ends at a slash. What a put that was
         interrupted left is an object, too."""
+        with self._in_words(prefix):
+            yield from self._list(prefix)
+
+    def _list(self, prefix: str) -> Iterator[Listed]:
+        if not self.root.is_dir():
+            raise FileNotFoundError(self.root)
         for folder, _, names in os.walk(self.root / prefix, onerror=_raise):
             for each in names:
                 path = os.path.join(folder, each)
@@ -79,7 +101,8 @@ class FolderStore:
     def delete(self, *names: str) -> None:
         """Delete objects, those that are there, and folders that are empty then."""
         for name in names:
-            self._delete(name)
+            with self._in_words(name):
+                self._delete(name)
 
     def _delete(self, name: str) -> None:
         path = self.root / name
@@ -99,12 +122,33 @@ class FolderStore:
         missing = []
         while not path.is_dir():
             if path == self.root:
-                raise FileNotFoundError(f"the folder of the lake is not there: {path}")
+                raise FileNotFoundError(path)
             missing.append(path)
             path = path.parent
         for each in reversed(missing):
             each.mkdir(exist_ok=True)
             _flush_folder(each.parent)
+
+    @contextmanager
+    def _in_words(self, name: str) -> Iterator[None]:
+        """What people are shown (`lake status`), in place of a number."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except OSError as error:
+            text = f"{self.root / name}: {os.strerror(error.errno or 0)}"
+            if not self.root.is_dir():
+                raise StoreAwayError(f"the folder of the lake is not there: {self.root}") from error
+            if isinstance(error, FileNotFoundError):
+                raise StoreMissingError(f"the lake's folder has no {name}") from error
+            if isinstance(error, FileExistsError):
+                raise StoreExistsError(f"{name} exists already in the lake's folder") from error
+            if isinstance(error, PermissionError):
+                raise StoreRefusedError(text) from error
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreFullError(f"the disk of the lake's folder is full: {text}") from error
+            raise StoreAwayError(text) from error
 
 
 def _raise(error: OSError) -> None:

@@ -88,8 +88,9 @@ class LocalLake:
         gone = sweeper.sweep(listed, location, now_us, dry_run=dry_run)
         waits = sorted(sweeper.waits_us(now_us).items(), key=lambda each: each[1])
         return Swept(
-            gone[:NAMES_MAX], len(gone), waits[:NAMES_MAX], len(waits), sweeper.unknown[:NAMES_MAX]
-        )
+            gone[:NAMES_MAX], len(gone), waits[:NAMES_MAX], len(waits),
+            sweeper.unknown[:NAMES_MAX], now_us,
+        )  # fmt: skip
 
     def forget(self, folder: str) -> None:
         self._sweepers.pop(folder, None)

@@ -312,7 +312,7 @@ def counts_what_is_to_leave(patches: Patches) -> None:
 
     def one_more(objects: Any, start: int, oldest_us: int, bytes_max: int) -> int:
         gone = count(objects, start, oldest_us, bytes_max)
-        is_full = sum(each.length for each in objects[gone:]) >= bytes_max > 0
+        is_full = bool(sum(each.length for each in objects[gone:]) >= bytes_max > 0)
         return gone + is_full
 
     patches.set(table, "count_leaving", one_more)

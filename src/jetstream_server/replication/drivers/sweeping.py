@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
-from jetstream_protocol.types import LeaderEpoch, MonotonicUs, StreamId
+from jetstream_protocol.types import LeaderEpoch, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.lake.access import Lake, Swept, SweptFolder
@@ -74,7 +74,6 @@ class Sweeping:
         self._clock = monotonic_clock
         self._swept: dict[StreamId, Swept] = {}
         """What the last sweep of each stream has found."""
-        self._swept_at: dict[StreamId, MonotonicUs] = {}
         self._folders: dict[StreamId, str] = {}
         self._reasons: dict[StreamId, str] = {}
         self._running: asyncio.Task[None] | None = None
@@ -123,7 +122,6 @@ class Sweeping:
             # What it has found belongs to a leadership that has ended.
             folder = self._folders.pop(stream_id)
             self._swept.pop(stream_id, None)
-            self._swept_at.pop(stream_id, None)
             self._reasons.pop(stream_id, None)
             with suppress(JetstreamError):  # Whoever has ended has forgotten it.
                 await self._in_thread(self._lake.forget, folder)
@@ -155,8 +153,8 @@ class Sweeping:
 
     async def _sweep(self, replica: Replica, *, dry_run: bool = False) -> Swept:
         stream = replica.stream
-        begun_us = self._clock()
-        missed_us = begun_us - self._swept_at.get(stream.id, begun_us)
+        before, begun_us = self._swept.get(stream.id), self._clock()
+        missed_us = begun_us - before.at_us if before else 0
         folder = SweptFolder(
             folder_of(self._cluster_id, stream.id, stream.created_at_us),
             owner_properties(self._cluster_id, stream.id),
@@ -170,12 +168,12 @@ class Sweeping:
         swept = await self._in_thread(self._lake.sweep, folder, listing, location, now_us, dry_run)
         if stream.id not in self._folders:
             return swept  # This leadership has ended.
-        self._swept_at[stream.id] = now_us
-        before, self._swept[stream.id] = self._swept.get(stream.id, Swept()), swept
+        self._swept[stream.id] = swept
         if dry_run:
             return swept
         self.objects_removed += swept.gone_count
-        if swept.unknown and list(swept.unknown) != list(before.unknown):
+        known = before.unknown if before else ()
+        if swept.unknown and list(swept.unknown) != list(known):
             logger.warning("lake_has_unknown_tables", stream=stream.full_name, tables=swept.unknown)
         if swept.gone_count:
             logger.info("lake_swept", stream=stream.full_name, objects=swept.gone_count)
