@@ -87,6 +87,17 @@ async def test_does_not_say_that_a_cursor_is_new() -> None:
 
 
 @on_loop
+async def test_does_not_say_that_a_group_is_new() -> None:
+    """Its next member would take streams that came since for those that the group began with, and
+    begin them at `start` instead of their beginning."""
+    node = NodeBehind()
+    found = await node.group_calls.ListGroups(
+        groups_pb2.ListGroupsRequest(name="workers"), node.call
+    )
+    assert [each.name for each in found.groups] == ["workers"]
+
+
+@on_loop
 async def test_deletes_cursors_and_groups_that_it_has_not_heard_of() -> None:
     node = NodeBehind()
     ref = common_pb2.StreamRef(name="orders", subject="orders")

@@ -82,7 +82,8 @@ class GroupsService:
         return pb.LeaveGroupResponse()
 
     async def ListGroups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
-        if not self._leader.exists:
+        # **safety** By the group of a name its members know for which streams `start` was meant.
+        if not (await self._leader.surely_exists() if request.name else self._leader.exists):
             return pb.ListGroupsResponse()
         answer = await self._leader.forward(call, request, pb.ListGroupsResponse)
         if answer is not None:
