@@ -567,14 +567,44 @@ async def test_objects_beyond_max_bytes_leave_the_lake(tmp_path: Path) -> None:
         await eventually(lambda: replica.log.log_start_offset > 0)
         assert replica.log.size_bytes >= left, "a log has its own bytes, and the same limit"
         await eventually(lambda: ground.uploading._trimmed[replica].start == objects[-2].begin)
-        trims = ground.uploading._trimmed[replica].next_us
+        trims = ground.uploading._trimmed[replica].at_us
         ground.node.clocks.advance(uploading_module.TRIM_US_MIN)
         await asyncio.sleep(1)
-        assert ground.uploading._trimmed[replica].next_us == trims, "nothing has changed"
+        assert ground.uploading._trimmed[replica].at_us == trims, "nothing has changed"
         ground.fill(replica, 10)
         await eventually(lambda: offsets_due(replica) is None)
         ground.node.clocks.advance(uploading_module.TRIM_US_MIN)
         await eventually(lambda: len(ground.objects(replica)) == 2)
+
+
+@on_virtual_loop
+async def test_a_stream_at_rest_with_both_limits_is_looked_at_for_its_age_alone(
+    tmp_path: Path,
+) -> None:
+    """Each look keeps the process that copies, or starts it."""
+    looks = []
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create(max_age_us=8 * 3_600_000_000, max_bytes=1 << 30)
+        work = ground.work
+
+        async def noted(task: Task | TrimTask | MarkTask) -> dict[str, Any]:
+            looks.extend([task] if isinstance(task, TrimTask) else [])
+            return await work(task)
+
+        ground.uploading._work = noted
+        ground.fill(replica, 10)
+        ground.start()
+        await eventually(lambda: offsets_due(replica) is None)
+        ground.node.clocks.advance(uploading_module.TRIM_US_MIN)
+        end = replica.stream.lake.end
+        await eventually(lambda: ground.uploading._trimmed[replica].sized[0] == end)
+        before = len(looks)
+        for _ in range(60):
+            ground.node.clocks.advance(uploading_module.TRIM_US_MIN)
+            await asyncio.sleep(1)
+        assert len(looks) == before
+        ground.node.clocks.advance(3_600_000_000)
+        await eventually(lambda: len(looks) == before + 1)
 
 
 @on_virtual_loop

@@ -104,12 +104,12 @@ class LakeOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Trimmed:
-    """What is before `start` has left the table. next_us: when to look for old records again.
-    sized: the lake's end and the limit when the objects' size was looked at."""
+    """What is before `start` has left the table, which was looked at for old objects at `at_us`.
+    sized: the lake's end then, and the limit of its size."""
 
     start: int
-    next_us: MonotonicUs
-    sized: tuple[int, int] = (0, 0)
+    at_us: MonotonicUs
+    sized: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,14 +302,10 @@ class Uploading(RoleListener):
     async def _trim(self, replica: Replica, leader_epoch: LeaderEpoch) -> bool:
         """Have the table lose what was purged, what is older than max_age, and what is beyond
         max_bytes. Returns whether it did. The objects stay for the grace time (sweeping.py)."""
+        if not self._may_trim(replica):
+            return False
         stream, now_us = replica.stream, self._clock()
         lake, max_age_us = stream.lake, stream.config.max_age_us
-        last = self._trimmed.get(replica, _Trimmed(0, MonotonicUs(0)))
-        sized = lake.end, stream.config.max_bytes
-        may_age = bool(max_age_us) or (bool(stream.config.max_bytes) and sized != last.sized)
-        is_due = may_age and now_us >= last.next_us and lake.holds_records
-        if not lake.location or not (lake.start > last.start or is_due):
-            return False
         oldest_us = self._wall_clock() - max_age_us if max_age_us else 0
         task = TrimTask(
             self._options.store, self._folder(stream), lake.location, lake.start,
@@ -330,11 +326,26 @@ class Uploading(RoleListener):
             )  # fmt: skip
             logger.info("lake_trimmed", stream=stream.full_name, start=answer["start"])
             await self._mark(replica, answer["location"], lake.location)
-        age_us = 0 if stream.config.max_bytes else max_age_us
-        next_us = min(max(age_us // 8, TRIM_US_MIN), TRIM_US_MAX)
         if replica in self._led:
-            self._trimmed[replica] = _Trimmed(lake.start, MonotonicUs(now_us + next_us), sized)
+            sized = lake.end, stream.config.max_bytes
+            self._trimmed[replica] = _Trimmed(lake.start, now_us, sized)
         return bool(answer["location"] != lake.location)
+
+    def _may_trim(self, replica: Replica) -> bool:
+        """Whether somebody has purged, or some time is over. To look takes the process that copies:
+        the size of a lake that has not changed is not looked at again."""
+        lake, config = replica.stream.lake, replica.stream.config
+        last = self._trimmed.get(replica)
+        is_purged = bool(lake.location) and lake.start > (last.start if last else 0)
+        if is_purged or not lake.holds_records:
+            return is_purged
+        if last is None:
+            return bool(config.max_age_us or config.max_bytes)
+        since_us = self._clock() - last.at_us
+        if config.max_bytes and last.sized != (lake.end, config.max_bytes):
+            return since_us >= TRIM_US_MIN
+        pause_us = min(max(config.max_age_us // 8, TRIM_US_MIN), TRIM_US_MAX)
+        return bool(config.max_age_us) and since_us >= pause_us
 
     def _folder(self, stream: StreamMetadata) -> str:
         return folder_of(self._cluster_id, stream.id, stream.created_at_us)
