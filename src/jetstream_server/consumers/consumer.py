@@ -50,8 +50,9 @@ logger = structlog.get_logger("jetstream.consumers")
 TURN_MESSAGES: Final = 128
 """Deliveries in one turn of the loop: about a millisecond."""
 RUN_MESSAGES: Final = 512
-RUN_BYTES: Final = 128 * 1024
 """Of a run, which is delivered in one turn of the loop, too."""
+RUN_BYTES: Final = 128 * 1024
+"""In one turn of the loop; what exceeds it is the last message."""
 ROOM_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _DENIED_SECONDS: Final = 5.0
@@ -580,11 +581,13 @@ class Consumer:
             return _Need.TURN
         before = deliveries.sequence
         batch: dict[bytes, list[Delivery]] = {}
-        need = _Need.TURN
+        need, size = _Need.TURN, 0
         for _ in range(1 if self.is_interrupted else TURN_MESSAGES):
             if not self._is_wanted():
                 need = _Need.NOTHING
                 break
+            if size > RUN_BYTES:
+                break  # **safety** Beyond what it holds, the outlet would drop them.
             if self._collectors and not self._may_go_on():
                 break
             offset = deliveries.next_due(now_us)
@@ -608,6 +611,7 @@ class Consumer:
                 continue
             if offset is None:
                 feed.take()
+            size += record.size
             try:
                 self._send(record, batch, now_us)
             except Exception:
