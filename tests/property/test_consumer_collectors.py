@@ -59,7 +59,8 @@ class World:
             name="c", is_durable=True, ack_wait_us=10**12, max_ack_pending=OPEN_MAX
         )
         replica = SimpleNamespace(
-            stream=SimpleNamespace(lake=NO_LAKE), leadership=object(), closed=False,
+            stream=SimpleNamespace(lake=NO_LAKE), leadership=SimpleNamespace(seeks_end=False),
+            closed=False,
             high_watermark=COUNT,
             log=SimpleNamespace(log_start_offset=0), add_waiter=lambda _: None,
             remove_waiter=lambda _: None,

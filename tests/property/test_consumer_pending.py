@@ -30,7 +30,8 @@ class World:
         self.random = Random(seed)
         self.counting = asyncio.Semaphore()
         self.wanted: list[bool] = []
-        self.replica = SimpleNamespace(high_watermark=0, leadership=SimpleNamespace(knows_end=True))
+        leadership = SimpleNamespace(knows_end=True, seeks_end=False)
+        self.replica = SimpleNamespace(high_watermark=0, leadership=leadership)
         self.next = 0
         """Everything below was taken, is not wanted, or was purged."""
         self.is_counted = False

@@ -324,7 +324,7 @@ class Led:
         self.stream = stream
         self.log = self
         self.log_start_offset, self.epochs = 0, LeaderEpochCache()
-        self.leadership = SimpleNamespace(knows_end=True)
+        self.leadership = SimpleNamespace(knows_end=True, seeks_end=False)
         self._records = records
         self._waiters = waiters
 
