@@ -4,10 +4,8 @@ same checks as gRPC's (serving/grpc/guard.py), and with a line in the audit log.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -43,7 +41,7 @@ from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
-from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.grpc.peers import Peers, until_known
 from jetstream_server.serving.grpc.purges import Purges
 from jetstream_server.serving.stream_access import StreamAccess
 
@@ -51,9 +49,6 @@ _Found = TypeVar("_Found")
 
 _ATTEMPTS: Final = 8
 """Clients wait for 5 s. A new cluster needs a moment until it takes every setting."""
-
-_KNOWN_SECONDS: Final = 1.0
-"""How long a change waits for nodes that are slow to hear of it."""
 
 _FIXED = {"replicas": "num_replicas", "key": "max_msgs_per_subject"}
 """What STREAM.UPDATE cannot change, and what clients call it."""
@@ -171,12 +166,8 @@ class StreamChanges:
     async def _until_known(self, stream_id: StreamId, leader: NodeId = NO_NODE) -> None:
         """Return once the other nodes have heard of a change, as its leader has, or a moment later:
         NATS brings the client's next request to any of them."""
-        nodes = self._metadata.registry.nodes.values()
-        others = {each.node_id for each in nodes if not each.fenced} - {self._node_id, leader}
-        asked = (self._peers.reach_epoch(each, stream_id, 0) for each in others)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_KNOWN_SECONDS):
-                await asyncio.gather(*asked, return_exceptions=True)
+        knowing = {self._node_id, leader}
+        await until_known(self._peers, self._metadata.registry, stream_id, knowing)
 
     async def update(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """STREAM.UPDATE: the whole configuration. Raises ApiError, JetstreamError."""

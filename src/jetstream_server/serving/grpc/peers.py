@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -38,6 +40,8 @@ DESCRIBE_SECONDS = 2.0
 """A node that is alive answers at once."""
 READINESS_SECONDS = 0.5
 """Timeout of a readiness call; shorter than DESCRIBE_SECONDS because all nodes are asked."""
+KNOWN_SECONDS = 1.0
+"""How long a change waits for nodes that are slow to hear of it."""
 STAND_BY_SECONDS = 2.0
 """A little longer than the node itself waits for NATS (ingest.py)."""
 
@@ -244,6 +248,18 @@ def quota_holder(access: AccessControl, call: Call) -> str:
     if not call.identity.is_node:
         return access.quota_holder(call.identity)
     return unquote(call.header(PRINCIPAL))
+
+
+async def until_known(
+    peers: Peers, registry: Registry, stream_id: StreamId, knowing: set[NodeId]
+) -> None:
+    """Return once the nodes other than `knowing` have heard of a change of a stream, or a moment
+    later: whoever relies on it next may ask any of them."""
+    others = {each.node_id for each in registry.nodes.values() if not each.fenced} - knowing
+    asked = (peers.reach_epoch(each, stream_id, 0) for each in others)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(KNOWN_SECONDS):
+            await asyncio.gather(*asked, return_exceptions=True)
 
 
 def was_forwarded(call: Call) -> bool:

@@ -20,7 +20,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
-from jetstream_protocol.types import NO_NODE
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.clocks import WallClock
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
@@ -50,7 +50,7 @@ from jetstream_server.serving.grpc.convert import (
 )
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.lakes import Lakes
-from jetstream_server.serving.grpc.peers import Peers, was_forwarded
+from jetstream_server.serving.grpc.peers import Peers, until_known, was_forwarded
 from jetstream_server.serving.grpc.purges import Purges, Visit
 from jetstream_server.serving.grpc.restores import Restores
 from jetstream_server.serving.produces import Produces
@@ -135,6 +135,9 @@ class StreamsService:
                     f"stream {stream.name!r} exists, but node {stream.leader} leads it: "
                     f"{error.message}"
                 ) from error
+        if not was_forwarded(call):
+            knowing = {NodeId(self._node_id), stream.leader}
+            await until_known(self._peers, self._metadata.registry, stream.id, knowing)
         return pb.CreateStreamResponse(stream=stream_to_proto(stream), created=created)
 
     async def _create(
