@@ -120,6 +120,29 @@ async def test_no_more_waits_for_a_server_that_does_not_read_than_the_bound() ->
 
 
 @on_loop
+async def test_one_long_message_is_sent_however_little_may_wait_beside_it() -> None:
+    """NATS takes up to 64 MiB where it is told so. It came again for ever."""
+    server = Peer(max_payload=2 * WRITE_BYTES_MAX)
+    async with linked(server) as echo:
+        server.reads.clear()
+        assert echo.link.send(REPLY, LONG * (WRITE_BYTES_MAX // len(LONG) + 1))
+        assert not echo.link.has_room
+        server.reads.set()
+
+
+@on_loop
+async def test_a_link_that_is_being_closed_has_no_room() -> None:
+    """Consumers would take for delivered what is dropped."""
+    async with linked(Peer()) as echo:
+        assert echo.link.has_room
+        link = echo.link._link
+        assert link is not None
+        link.close("for a test")
+        assert not echo.link.has_room
+        assert not echo.link.send(REPLY, b"x")
+
+
+@on_loop
 async def test_who_waits_for_room_hears_that_the_link_is_lost() -> None:
     server = Peer()
     async with linked(server) as echo:

@@ -41,8 +41,9 @@ from jetstream_server.jetstream_api.leaf.permissions import (
 logger = structlog.get_logger("jetstream.api")
 
 WRITE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes that may wait for a server that does not read. NATS slows its publishers down where a leaf
-node does not take what it sends, so we go on reading, and take no requests."""
+"""Bytes that may wait for a server that does not read; more only while there is room: a message may
+be as long as NATS takes. NATS slows its publishers down where a leaf node does not take what it
+sends, so we go on reading, and take no requests."""
 
 ROOM_BYTES: Final = 1024 * 1024
 """With less than this waiting, requests are taken, and the next part of a long answer written."""
@@ -146,7 +147,8 @@ class LeafConnection:
     @property
     def has_room(self) -> bool:
         """Whether requests may be taken: their answers could be written."""
-        return self._link is not None and self._link.write_buffer_size < ROOM_BYTES
+        link = self._link
+        return link is not None and link.takes_writes and link.write_buffer_size < ROOM_BYTES
 
     def listen(self, pattern: bytes) -> bool:
         """Have NATS send what is published on a pattern, from now on and on each later link.
@@ -234,7 +236,7 @@ class LeafConnection:
         link, reason = self._link, self._why_not(reply)
         if link is None or not link.takes_writes:
             reason = "not connected"
-        elif link.write_buffer_size + length > WRITE_BYTES_MAX:
+        elif link.write_buffer_size + length > WRITE_BYTES_MAX and not self.has_room:
             reason = "NATS takes answers too slowly"
         if not reason:
             return link
