@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import time
@@ -21,6 +22,10 @@ from typing import Protocol
 STOP_SECONDS = 60.0
 FOLDER_VARIABLE = "JETSTREAM_CLUSTER_FOLDER"
 """In the environment of every process started here: its folder, a slash, and its name."""
+
+
+_WORKER = re.compile(rb"\0-P\0-m\0jetstream_server\.|/die_with_parent\.py\0")
+"""In the command line of what a node starts."""
 
 
 class ClusterError(Exception):
@@ -49,6 +54,13 @@ def _has_ended(pid: int) -> bool:
         return True
     state, threads = stat[0], int(stat[17])
     return state in (b"Z", b"X") and threads <= 1
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return _WORKER.search(Path(f"/proc/{pid}/cmdline").read_bytes()) is not None
+    except OSError:
+        return False
 
 
 def _stat(pid: int) -> list[bytes]:
@@ -110,8 +122,9 @@ class Processes:
         except OSError:
             return ""
         name = self._mark_of(pid)
-        # Those that it starts have its environment, and some a session of their own.
-        return "" if name and self._mark_of(parent) == name else name
+        # Those that it starts have its environment, and some a session of their own. They end with
+        # it, but those that have just begun a moment later.
+        return "" if name and (self._mark_of(parent) == name or _is_worker(pid)) else name
 
     def _mark_of(self, pid: int) -> str:
         """The name in its environment; "": none, or it cannot be read."""

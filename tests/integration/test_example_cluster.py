@@ -114,6 +114,36 @@ def test_what_a_node_has_started_is_not_taken_for_it(tmp_path: Path, kind: type[
         processes.end("node-0", signal.SIGKILL)
 
 
+STARTS_A_WORKER = """
+import subprocess, sys, time
+with open(sys.argv[1]) as told:
+    worker = [sys.executable, "-P", "-m", "jetstream_server.lake.worker"]
+    subprocess.Popen(worker, stdin=told, start_new_session=True)
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kind", [Processes, ForkedNodes])
+def test_what_outlives_a_node_for_a_moment_is_not_taken_for_it(
+    tmp_path: Path, kind: type[Processes]
+) -> None:
+    """A worker that has just begun does not end at once. The dead node was never started again."""
+    processes = kind(tmp_path / "cluster")
+    os.mkfifo(tmp_path / "told")
+    holding = os.open(tmp_path / "told", os.O_RDWR)
+    try:
+        with processes.changing():
+            told = str(tmp_path / "told")
+            processes.start("node-0", [sys.executable, "-c", STARTS_A_WORKER, told])
+        until(lambda: "begun" in processes.log("node-0").read_text())
+        assert processes.end("node-0", signal.SIGKILL)
+        assert processes.pids() == {}
+    finally:
+        os.close(holding)  # The worker ends.
+        processes.end("node-0", signal.SIGKILL)
+
+
 FORGETS_ITSELF = """
 import ctypes, signal, time
 def forget(*_):
