@@ -416,15 +416,34 @@ def test_a_file_that_does_not_continue_a_backup_is_refused(
             file.unlink()
 
 
+def test_a_later_backup_says_what_is_new(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    backup = ("stream", "backup", "later", str(tmp_path / "later"))
+    client.create_stream("later", "later")
+    fill(client, "later", _SOME)
+    assert "20 records of later, offsets 0 to 19, record digest" in jetstream(server, *backup)
+    assert "offsets 0 to 19, nothing new, record digest" in jetstream(server, *backup)
+    fill(client, "later", _SOME)
+    said = jetstream(server, *backup)
+    assert "40 records of later, offsets 0 to 39, new from offset 20, record digest" in said
+    row = json.loads(jetstream(server, *backup, "--json"))
+    assert (row["end_offset"], row["new_from"]) == (40, 40)
+
+    copy = ("later-copy", "--subject", "copy.later")
+    restored = jetstream(server, "stream", "restore", backup[-1], *copy)
+    assert f"record digest {row['record_digest']}" in restored
+
+
 def test_a_parquet_file_replaces_only_what_it_has_itself(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "parquet.parquet"
     backup = ("stream", "backup", "parquet", str(file))
     client.create_stream("parquet", "parquet")
-    assert "0 records of parquet (empty), digest" in jetstream(server, *backup)
+    assert "0 records of parquet (empty), record digest" in jetstream(server, *backup)
     fill(client, "parquet", _SOME)
-    assert "20 records of parquet, offsets 0 to 19, digest" in jetstream(server, *backup)
+    assert "20 records of parquet, offsets 0 to 19, record digest" in jetstream(server, *backup)
     before = contents(tmp_path)
     assert before.keys() == {file.name}
 

@@ -122,14 +122,15 @@ def test_the_badge_says_the_worst_thing(walk: Walk) -> None:
 
 def test_a_long_badge_moves_nothing(walk: Walk) -> None:
     """Whoever is about to press a button presses it."""
-    places = "[$('login'), $('changes'), $('main')].map((each) => each.getBoundingClientRect().top)"
+    controls = "[$('login'), $('changes'), $('main')]"
+    places = f"JSON.stringify({controls}.map((each) => each.getBoundingClientRect()))"
     said = "document.querySelector('#health a').textContent = '● ' + {}"
 
     async def walking(page: Page) -> None:
         await page.until("document.querySelector('#health a')")
         assert await page.value("document.querySelector('#health a').title") == "all is well"
-        for width in (768, 1024, 1400):
-            await page.look(width, 800)
+        for width in (360, 390, 768, 1024, 1400):
+            await page.look(width, 800, phone=width < 500)
             await page.value(said.format("'all is well'"))
             before = await page.value(places)
             for _, words in WORST:
@@ -221,14 +222,19 @@ latestCluster.nodes.push({ address: { node_id: 7, http: 'other.example:9295' } }
 
 def test_what_a_node_said_last_stays_grey_while_it_is_away(walk: Walk) -> None:
     async def walking(page: Page) -> None:
+        await page.value("$('changes').click()")
+        await page.until("$('drain-0') && !$('drain-0').disabled")
         await page.value(AWAY)
         await page.until("document.querySelector('main.stale [role=alert]')")
+        assert await page.value("$('drain-0').disabled")
         assert await page.value("!!document.querySelector('main table[aria-label=Nodes] tbody tr')")
         links = "[...document.querySelectorAll('main [role=alert] a')].map((a) => a.href)"
         assert await page.value(links) == ["http://other.example:9295/"]
         await page.value("window.fetch = fetched")
         await page.until("!document.querySelector('main.stale')")
         assert not await page.value("!!document.querySelector('main [role=alert]')")
+        assert not await page.value("$('drain-0').disabled")
+        await page.value("$('changes').click()")
 
     walk(walking)
 

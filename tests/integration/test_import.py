@@ -559,7 +559,11 @@ def test_a_topic_of_kafka_becomes_streams_of_a_group(
     for number, records in held.items():
         digest = RecordDigest()
         digest.add(records)
-        row = {"stream": f"topic-{number}", "records": len(records), "digest": digest.hexdigest()}
+        row = {
+            "stream": f"topic-{number}",
+            "records": len(records),
+            "record_digest": digest.hexdigest(),
+        }
         assert row in said
         found = read(client, f"topic-{number}")
         assert [each.offset for each in found] == list(records.offsets) == list(range(len(found)))

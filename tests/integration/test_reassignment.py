@@ -344,14 +344,16 @@ def test_an_emptied_node_is_removed_and_one_that_is_not_is_kept(
     ):
         client.remove_node(3)
     cluster.jetstream("node", "decommission", "3", "--yes")
-    refused = cluster.jetstream("node", "remove", "3", code=1)
+    refused = cluster.jetstream("node", "remove", "3", "--yes", code=1)
     assert refused == "error: node 3 is empty, and still alive: stop it first\n"
     assert not [stream.name for stream in client.list_streams() if 3 in stream.replicas]
     for number in range(4):
         assert len(list(client.fetch(f"kept{number}"))) == 1
     cluster.stop(3)
     cluster.wait_for("it is gone", lambda: client.describe_cluster().nodes[3].fenced)
-    cluster.jetstream("node", "remove", "3")
+    asked = cluster.jetstream("node", "remove", "3", code=2)
+    assert "asks first, and there is no terminal: add --yes" in asked
+    cluster.jetstream("node", "remove", "3", "--yes")
     assert [node.id for node in client.describe_cluster().nodes] == [0, 1, 2]
     refused = cluster.jetstream("node", "decommission", "2", "--yes", code=1)
     assert "has no other node to go to: start another node, or lower its" in refused
@@ -367,7 +369,7 @@ def test_a_node_that_is_removed_while_it_is_frozen_stops_and_says_why(
     cluster.freeze(3)
     try:
         cluster.wait_for("it is not heard", lambda: client.describe_cluster().nodes[3].fenced)
-        cluster.jetstream("node", "remove", "3")
+        cluster.jetstream("node", "remove", "3", "--yes")
     finally:
         cluster.thaw(3)
     cluster.wait_for("it has stopped", lambda: "node-3" not in cluster.cluster.pids())

@@ -87,7 +87,7 @@ def test_a_dead_voter_is_replaced_under_load_and_nobody_restarts(
     )
     high = client.describe_stream("orders").high_watermark
     books.check(list(cluster.api(cluster.nodes[0]).values_upto("orders", high)))
-    refused = cluster.jetstream("node", "remove", str(left[0]), code=1)
+    refused = cluster.jetstream("node", "remove", str(left[0]), "--yes", code=1)
     assert f"jetstream voters remove {left[0]}" in refused
 
 

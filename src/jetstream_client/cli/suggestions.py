@@ -43,6 +43,7 @@ _WORDS = {
     "export": ("dump",),
     "cluster status": ("status", "info", "nodes", "ls", "describe", "brokers", "broker"),
     "cluster health": ("health", "doctor"),
+    "cluster record-activity": ("activity", "audit", "events"),
     "node drain": ("drain", "maintenance"),
     "log verify": ("verify", "check"),
 }

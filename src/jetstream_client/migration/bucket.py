@@ -50,6 +50,8 @@ from jetstream_protocol.logfiles.scan import walk
 OBJECT_BYTES: Final = 32 * 1024 * 1024
 _BYTES_MAX: Final = 2 * FILE_BYTES
 """Upper bound on an object. One may be a copied file, or one batch."""
+_OF_THE_CLOUD: Final = "169.254.169.254"
+"""Where each cloud tells its machines their credentials."""
 _NAME: Final = re.compile(r"[0-9]{20}\.log")
 _SECONDS_MAX: Final = 600.0
 
@@ -123,7 +125,8 @@ class Bucket(StoredBackup):
             raise FileExistsError from None
         except (exceptions.BaseError, OSError) as error:
             # Not `from error`: it may show more than this.
-            raise UnavailableError(f"{self}: {shown(error, secrets_of(os.environ))}") from None
+            text = reason(shown(error, secrets_of(os.environ)))
+            raise UnavailableError(f"{self}: {text}") from None
 
     # A backup that can be restored (restore.py).
 
@@ -146,6 +149,13 @@ class Bucket(StoredBackup):
         if len(data) != file.length or f"{crc32c(data):08x}" != file.crc32c:
             raise CorruptBatchError(f"{self}/{file.name} is not as it was written")
         return data
+
+
+def reason(text: str) -> str:
+    """What the library says, in the caller's terms: without keys it asks the machine's cloud."""
+    if _OF_THE_CLOUD not in text:
+        return text
+    return "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 
 def batches_in(data: bytes) -> Iterator[tuple[BatchHeader, bytes]]:

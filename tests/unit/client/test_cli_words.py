@@ -48,6 +48,7 @@ from jetstream_server.security.acl import check_subject_given
         ("cluster config edit", "cluster alter"),
         ("cluster settings", "cluster alter"),
         ("elect", "stream elect"),
+        ("activity", "cluster record-activity"),
         ("move orders", "stream reassign"),
         ("cluster maintenance enable 1", "node drain"),
         ("cluster self-test start", "bench"),

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from jetstream_client import Client
+from jetstream_client.migration import bucket
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.records import OffsetRanges, RecordDigest, Records
 from jetstream_client.migration.restore import begin_restoring
@@ -232,3 +233,9 @@ def test_a_restore_of_a_stream_whose_records_are_lost_says_to_delete_it_first() 
     left.leader = 0
     with pytest.raises(StreamExistsError, match="exists already"):
         begin_restoring(client, "a", "a", {})
+
+
+def test_a_backup_into_a_bucket_without_credentials_says_so() -> None:
+    said = "Error performing PUT http://169.254.169.254/latest/api/token, after 10 retries"
+    assert "set AWS_ACCESS_KEY_ID and" in bucket.reason(said)
+    assert bucket.reason("there is no such bucket") == "there is no such bucket"

@@ -69,7 +69,7 @@ def backup(
     with interrupts.interrupted_once(), cli.client() as client:
         try:
             place = _place_of(to)
-            manifest = _backed_up(client, stream, place)
+            backed_up = _backed_up(client, stream, place)
         except NO_SUCH_STREAM as error:
             streams = streams_in(client.list_streams(), stream, error)
             check_whole(stream, streams)
@@ -81,10 +81,10 @@ def backup(
             done = each_of(
                 stream, streams, lambda each: _backed_up(client, each, place / each.name)
             )
-            for name, manifest in done:
-                _tell(cli, manifest, place / name)
+            for name, (manifest, old_end) in done:
+                _tell(cli, manifest, old_end, place / name)
         else:
-            _tell(cli, manifest, place)
+            _tell(cli, *backed_up, place)
 
 
 def _place_of(text: str) -> Place:
@@ -107,19 +107,38 @@ def _is_parquet(place: Place) -> bool:
     return isinstance(place, Path) and place.suffix == PARQUET
 
 
-def _backed_up(client: Client, stream: StreamLike, to: Place) -> Manifest:
+def _backed_up(client: Client, stream: StreamLike, to: Place) -> tuple[Manifest, int | None]:
+    """What is there now, and where the backup ended that this one goes on from, if any."""
     described = describe_with_end(client, stream)
+    old_end = _end_of(to)
     total = (described.high_watermark or 0) - (described.log_start_offset or 0)
     with progress_bar(total) as advance:
         if isinstance(to, Bucket):
-            return bucket.back_up(client, described, to, advance, _note)
-        take = parquet.back_up if to.suffix == PARQUET else back_up
-        return take(client, described, to, advance, _note)
+            return bucket.back_up(client, described, to, advance, _note), old_end
+        take = parquet.back_up if _is_parquet(to) else back_up
+        return take(client, described, to, advance, _note), old_end
 
 
-def _tell(cli: Invocation, manifest: Manifest, to: Place) -> None:
-    row = {"stream": manifest.name, "to": str(to), **_summary(manifest)}
-    cli.answer(row, f"backed up {_text(manifest)} to {to}")
+def _end_of(place: Place) -> int | None:
+    """Where the last backup into a place ended. None: none has, or each is written anew."""
+    if _is_parquet(place):
+        return None
+    stored = FolderBackup(place) if isinstance(place, Path) else place
+    try:
+        manifest = stored.read_manifest()
+    except InvalidRequestError:
+        return None  # What is no backup is refused by the run.
+    return manifest.end_offset if manifest.is_restorable else None
+
+
+def _tell(cli: Invocation, manifest: Manifest, old_end: int | None, to: Place) -> None:
+    new_from = manifest.start_offset if old_end is None else old_end
+    row = {"stream": manifest.name, "to": str(to), **_summary(manifest), "new_from": new_from}
+    new = ""
+    if old_end is not None:
+        is_new = old_end < manifest.end_offset
+        new = f"new from offset {old_end}, " if is_new else "nothing new, "
+    cli.answer(row, f"backed up {_text(manifest, new)} to {to}")
 
 
 @common_options(patience=True)
@@ -191,9 +210,9 @@ def _restore(
     else:
         _note_interrupted(from_)
         stream, digest = restore_stream(client, from_, name, progress_bar, **changed)
-    row = {"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()}
-    text = f"restored {stream.name}: {records_text(digest.count)}, digest {digest.hexdigest()}"
-    cli.answer(row, text)
+    row = {"stream": stream.name, "records": digest.count, "record_digest": digest.hexdigest()}
+    records = f"{records_text(digest.count)}, record digest {digest.hexdigest()}"
+    cli.answer(row, f"restored {stream.name}: {records}")
 
 
 def _note(text: str) -> None:
@@ -215,13 +234,16 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
         "start_offset": manifest.start_offset,
         "end_offset": manifest.end_offset,
         "records": manifest.records,
-        "digest": manifest.digest,
+        "record_digest": manifest.digest,
     }
 
 
-def _text(manifest: Manifest) -> str:
-    digest = f"digest {manifest.digest}" if manifest.digest else "encrypted, without a digest"
-    return f"{records_text(manifest.records)} of {manifest.name}{_offsets(manifest)}, {digest},"
+def _text(manifest: Manifest, new: str) -> str:
+    digest = "encrypted, without a record digest"
+    if manifest.digest:
+        digest = f"record digest {manifest.digest}"
+    records = records_text(manifest.records)
+    return f"{records} of {manifest.name}{_offsets(manifest)}, {new}{digest},"
 
 
 def _offsets(manifest: Manifest) -> str:

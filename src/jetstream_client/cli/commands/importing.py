@@ -84,7 +84,7 @@ def import_(
     """Make a new stream of another system's records.
 
     The records keep their offsets, times, subjects, keys and headers. A sequence of JetStream is an
-    offset + 1. At the end the stream is read back and compared, by count and digest; then it
+    offset + 1. At the end the stream is read back and compared, by count and record digest; then it
     listens to its subject. If an import is interrupted, run it again: it goes on where it stopped.
     Partitions of a topic of Kafka become streams NAME-0, NAME-1 … of one group; those that are
     complete are passed over. Records of a file that have no offset are counted from 0, those
@@ -167,7 +167,7 @@ def mirror(
 
 
 def _text(row: dict[str, Any]) -> str:
-    return f"{row['stream']}: {records_text(row['records'])}, digest {row['digest']}"
+    return f"{row['stream']}: {records_text(row['records'])}, record digest {row['record_digest']}"
 
 
 def _source(client: Client, name: str, nats: str | None, login: NatsOptions) -> NatsStream:
@@ -395,4 +395,4 @@ def _row(made: importing.Imported) -> dict[str, Any]:
             "the source has removed since",
             file=sys.stderr,
         )
-    return {"stream": made.stream.name, "records": made.count, "digest": made.digest}
+    return {"stream": made.stream.name, "records": made.count, "record_digest": made.digest}

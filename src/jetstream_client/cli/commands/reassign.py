@@ -196,12 +196,13 @@ def _show(moves: Sequence[ReplicaMove], leaving: Sequence[Stream] = ()) -> None:
 
 
 @common_options()
-def remove(cli: Invocation, node: options.NodeId) -> None:
+def remove(cli: Invocation, node: options.NodeId, yes: options.Yes = False) -> None:
     """Remove a node that has stopped and is empty.
 
     Example: jetstream node remove 3
     """
     with cli.client() as client:
+        options.confirm(f"Remove node {node} for good?", "nothing is removed", yes=yes)
         client.remove_node(node)
     cli.answer({"node": node, "removed": True}, f"node {node} is removed")
 

@@ -85,7 +85,7 @@ const explained = (word, meaning) => meaning ? h("button", { class: "explained",
 const meaningOf = (...names) => SETTINGS.filter(({ name }) => names.includes(name)).map(({ label }) => label).join("\n");
 
 function action(id, label, act) {
-  return mayChange() ? h("button", { id, class: "small", type: "button", onclick: act }, label) : null;
+  return mayChange() ? h("button", { id, class: "small change", type: "button", onclick: act }, label) : null;
 }
 
 function login() {

@@ -63,6 +63,7 @@ function fails(error, current) {
     lost.replaceChildren(`${isAway ? "this node does not answer" : error.message}; trying again. Below is what it said last.`, ...others().flat());
     if (!lost.isConnected) $("main").prepend(lost);
     $("main").classList.add("stale");
+    for (const change of document.querySelectorAll("main button.change")) change.disabled = true; // It would act on what may be over.
     return;
   }
   drawnPage = null;

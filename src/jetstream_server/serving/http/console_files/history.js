@@ -70,7 +70,7 @@ function summed(histories, name) {
 function timeChart(title, { times, values }, said, seconds) {
   const last = times.at(-1), points = times.map((time, at) => [time, values[at]]).filter(([time, value]) => value !== null && time >= last - seconds * 1000);
   if (points.length < 2) return h("figure", {}, h("figcaption", {}, title, " ", h("span", { class: "dim" }, "no two samples yet")));
-  const most = Math.max(...points.map(([, value]) => value)), base = said === perSecond || said === whole ? 10 : 1024, top = most > 0 ? roundUp(most, base) : base === 10 ? 1 : 2, begin = points[0][0];
+  const most = Math.max(...points.map(([, value]) => value)), base = said === perSecond || said === whole ? 10 : 1024, round = most > 0 ? roundUp(most, base) : base === 10 ? 1 : 2, top = said === whole && round % 2 ? round + 1 : round, begin = points[0][0];
   const x = (time) => (time - begin) / (last - begin || 1) * WIDE, y = (value) => HIGH - value / top * HIGH;
   const line = points.map(([time, value]) => `${x(time).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
   const mark = svg("line", { class: "mark", visibility: "hidden", y1: 0, y2: HIGH }), here = h("span", { class: "here mono" });
