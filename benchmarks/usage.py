@@ -56,7 +56,8 @@ def server_seconds() -> ServerSeconds:
 def seconds_of_others(but: list[int]) -> float:
     """Processor time until now of all that this process has started, and that those have, also of
     what has ended since, without the processes named."""
-    return sum(_seconds_and_children(pid) for pid in _descendants(os.getpid()) if pid not in but)
+    pids = [pid for pid in _descendants(os.getpid()) if pid not in but]
+    return sum(_processor_seconds(pid, with_children=True) for pid in pids)
 
 
 def _descendants(ancestor: int) -> Iterator[int]:
@@ -74,16 +75,11 @@ def _descendants(ancestor: int) -> Iterator[int]:
             yield pid
 
 
-def _processor_seconds(pid: int) -> float:
-    """User and system time of all threads (proc(5): fields 14 and 15, counted from 1)."""
+def _processor_seconds(pid: int, *, with_children: bool = False) -> float:
+    """User and system time of all threads (proc(5): fields 14 and 15, counted from 1).
+    with_children: and that of the children that have ended (16 and 17)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _seconds_and_children(pid: int) -> float:
-    """The same, and that of the children that have ended (fields 16 and 17)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11 : 15 if with_children else 13])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:

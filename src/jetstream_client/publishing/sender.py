@@ -109,19 +109,16 @@ class PublisherOptions:
         self, value: Any, key: Any, headers: HeadersLike | None
     ) -> tuple[bytes | None, bytes | None, bytes]:
         """See record_of. None stays None: a tombstone, or no key."""
-        if self.value_serializer is not None and value is not None:
-            value = self.value_serializer(value)
-        if self.key_serializer is not None and key is not None:
-            key = self.key_serializer(key)
-        return record_of(value, key, headers)
+        value = _serialized(self.value_serializer, value)
+        return record_of(value, _serialized(self.key_serializer, key), headers)
 
     def columns(
         self, values: Iterable[Any], keys: Iterable[Any] | None
     ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
         """See columns_of."""
-        values = _serialized("value", self.value_serializer, values)
+        values = _column("value", self.value_serializer, values)
         return columns_of(
-            values, None if keys is None else _serialized("key", self.key_serializer, keys)
+            values, None if keys is None else _column("key", self.key_serializer, keys)
         )
 
     def __post_init__(self) -> None:
@@ -140,12 +137,14 @@ class PublisherOptions:
             raise InvalidRequestError("producer_id must fit into 63 bits, first_sequence into 31")
 
 
-def _serialized(
-    what: str, serializer: Serializer[Any] | None, given: Iterable[Any]
-) -> Iterable[Any]:
+def _serialized(serializer: Serializer[Any] | None, given: Any) -> Any:
+    return given if serializer is None or given is None else serializer(given)
+
+
+def _column(what: str, serializer: Serializer[Any] | None, given: Iterable[Any]) -> Iterable[Any]:
     if serializer is None:
         return given
-    return [None if each is None else serializer(each) for each in one_a_record(what, given)]
+    return [_serialized(serializer, each) for each in one_a_record(what, given)]
 
 
 class Sender:
