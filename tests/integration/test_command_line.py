@@ -687,6 +687,23 @@ def test_what_a_disk_has_lost_is_named_and_what_is_before_it_is_printed(
     )
 
 
+def test_a_file_of_json_lines_that_becomes_one_record_is_noted(
+    jetstream: Run, environment: dict[str, str], tmp_path: Path
+) -> None:
+    jetstream("stream", "create", "jsonl", "--subject", "jsonl")
+    said = []
+    for number, text in enumerate(['{"a": 1}\n{"a": 2}\n', '{\n  "a": 1\n}\n', '{"a": 1}\n']):
+        path = tmp_path / f"{number}.json"
+        path.write_text(text)
+        for words in [], ["--whole"], ["--lines"]:
+            with open(path, "rb") as file:
+                command = [*COMMAND, "publish", "jsonl", *words]
+                done = fork_server.run(command, environment=environment, given=file)
+            assert done.returncode == 0, done
+            said.append("note: the whole file is one record" in done.stderr)
+    assert said == [True] + [False] * 8
+
+
 def test_a_path_without_a_log_is_wrong_usage(jetstream: Run, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("hello")
     assert "neither" in jetstream("log", "verify", str(tmp_path), code=2).stderr

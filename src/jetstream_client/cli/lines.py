@@ -35,6 +35,12 @@ def is_piped(source: BinaryIO) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
+def are_json_lines(data: bytes) -> bool:
+    """Whether it looks like a list of JSON objects, one on each line."""
+    first, _, rest = data.partition(b"\n")
+    return first.startswith(b"{") and rest.startswith(b"{")
+
+
 async def lines_of(source: BinaryIO, *, text_only: bool = False) -> AsyncIterator[list[bytes]]:
     """Lines without their line ends, as they come; the last one need not have one. text_only: raise
     InvalidRequestError for what is no list of lines: a NUL, or other than UTF-8 in what comes

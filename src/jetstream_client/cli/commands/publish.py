@@ -17,7 +17,7 @@ from jetstream_client.cli import interrupts
 from jetstream_client.cli.completion import complete_subject
 from jetstream_client.cli.exits import UsageError
 from jetstream_client.cli.invocation import Invocation, common_options
-from jetstream_client.cli.lines import is_given, is_piped, lines_of, standard_input
+from jetstream_client.cli.lines import are_json_lines, is_given, is_piped, lines_of, standard_input
 from jetstream_client.cli.output import emit_json
 from jetstream_client.clients.async_client import AsyncClient
 from jetstream_client.publishing.ack import Ack, PublishResult
@@ -155,6 +155,11 @@ def _publish_input(job: _Job, lines: bool | None, count: int, nothing: Exception
         payload = source.read()
         if nothing is not None and not payload:
             raise nothing
+        if lines is None and are_json_lines(payload):
+            print(
+                "note: the whole file is one record: --lines makes one of each line",
+                file=sys.stderr,
+            )
         interrupts.run(job.run(payload, count))
         return
     if count > 1 or job.asks_for_one:
