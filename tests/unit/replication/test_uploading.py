@@ -578,6 +578,26 @@ async def test_objects_beyond_max_bytes_leave_the_lake(tmp_path: Path) -> None:
 
 
 @on_virtual_loop
+async def test_what_failed_is_over_once_it_was_done_also_for_a_stream_at_rest(
+    tmp_path: Path,
+) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create(max_age_us=3_600_000_000)
+        ground.fill(replica, 10)
+        ground.start()
+        await eventually(lambda: offsets_due(replica) is None)
+        ground.trims_late = True
+        ground.node.clocks.advance(3_700_000_000)
+        await eventually(lambda: ground.uploading.streams_failing == 1)
+        assert "old objects" in ground.uploading.reason(replica)
+        ground.trims_late = False
+        ground.later()
+        await eventually(lambda: not ground.uploading.reason(replica))
+        assert ground.uploading.streams_failing == 0
+        assert replica.stream.lake.start == replica.stream.lake.end
+
+
+@on_virtual_loop
 async def test_a_stream_at_rest_with_both_limits_is_looked_at_for_its_age_alone(
     tmp_path: Path,
 ) -> None:

@@ -274,6 +274,7 @@ class Uploading(RoleListener):
                 return
             due = offsets_due(replica)
             if due is None:
+                self._reasons.pop(replica, None)  # What failed has been done, or was purged.
                 return
             share = self._shares.get(replica, 1)
             found = await self._in_thread(records_due, replica, due, share)
