@@ -264,7 +264,9 @@ def test_a_stream_that_one_may_not_know_of_is_as_one_that_is_not_there(
         told.append(str(found.value).replace(name, "NAME"))
     assert told[0] == told[1]
     hidden = admin.describe_stream("secret").id
-    for stream_id in (hidden, 999_999):
+    gone = admin.create_stream("gone", "gone").id
+    admin.delete_stream("gone")
+    for stream_id in (hidden, gone):
         with pytest.raises(StreamNotFoundError):
             user.fetch(stream_id)
 
