@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections import deque
 from typing import Any
 
@@ -29,9 +30,8 @@ class _OursToFix(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if record.name == "aiohttp.server":
-            return not isinstance(
-                error, HttpProcessingError | RequestPayloadError | ConnectionError
-            )
+            sent = isinstance(error, HttpProcessingError | RequestPayloadError | ConnectionError)
+            return not sent and not _is_expectation(error)
         if record.name.startswith("grpc."):
             caller_left = type(error).__name__ == "ExecuteBatchError"  # From a private module.
             # As a message it is the reason why the server ended. Its replacement is logged.
@@ -40,6 +40,17 @@ class _OursToFix(logging.Filter):
             )
             return not (caller_left or shown)
         return True
+
+
+def _is_expectation(error: BaseException | None) -> bool:
+    """Whether aiohttp failed to quote the header `Expect` of a request for a path that is not ours:
+    it is asked before our code."""
+    if not isinstance(error, UnicodeEncodeError):
+        return False
+    return any(
+        frame.f_code.co_name == "_default_expect_handler"
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
 
 
 class _NamedLogger(structlog.PrintLogger):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import structlog
+from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.web import RequestPayloadError
 
 from jetstream_server.node.logs import RECENT, configure
 from jetstream_server.node.output import LOST, LostLines, UnfailingOutput
+from tests.support.loops import on_loop
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +106,22 @@ def test_a_cut_line_does_not_spoil_the_next_one(tmp_path: Path) -> None:
         output.write(b"last\n")
     assert path.read_bytes() == b"first\n" + b"x" * 4096 + b"\nafter\nlast\n"
     assert lost.count == 2
+
+
+@on_loop
+async def test_aiohttp_s_answer_to_an_expectation_that_is_no_text_is_not_an_error_of_ours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Strangers could fill the log with tracebacks. It is said for a path that is not served, where
+    no code of ours is asked."""
+    assert configure("info")
+    runner = web.AppRunner(web.Application(), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    reader, writer = await asyncio.open_connection(*runner.addresses[0])
+    writer.write(b"GET /nothing HTTP/1.1\r\nHost: x\r\nExpect: \xff\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"500", "else this shows nothing"
+    writer.close()
+    await runner.cleanup()
+    assert capsys.readouterr().err == ""
