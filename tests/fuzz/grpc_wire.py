@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import zlib
 from collections.abc import Sequence
+from functools import cache
 from random import Random
 
 from jetstream_protocol.generated import api_pb2 as pb
@@ -18,6 +20,11 @@ CONSUME = b"/jetstream.v1.Reads/Consume"
 LIST = b"/jetstream.v1.Streams/ListStreams"
 
 
+@cache
+def _bomb(wbits: int) -> bytes:
+    return zlib.compress(bytes(60 << 20), wbits=wbits)
+
+
 class GrpcWire(Attack):
     def steps(self) -> Sequence[Step]:
         return (
@@ -25,6 +32,7 @@ class GrpcWire(Attack):
             self.rapid_resets, self.pings, self.endless_headers, self.header_bomb,
             self.lying_frames, self.window_games, self.half_calls, self.answers_unread,
             self.answers_unread, self.many_connections, self.garbage_headers,
+            self.packed,
         )  # fmt: skip
 
     def greeted(self, **settings: int) -> socket.socket:
@@ -156,6 +164,22 @@ class GrpcWire(Attack):
         sockets = [connect(self.target.grpc) for _ in range(random.choice((10, 100, 300)))]
         for sock in sockets:
             leave(random, sock)
+
+    def packed(self, random: Random) -> None:
+        """Kilobytes that are megabytes once they are unpacked."""
+        sock = self.greeted()
+        how = random.choice((b"gzip", b"deflate"))
+        message = _bomb(31 if how == b"gzip" else 15)
+        headers = http2.call_headers(random.choice((FETCH, LIST)), (b"grpc-encoding", how))
+        body = b"\x01" + len(message).to_bytes(4, "big") + message
+        for index in range(random.choice((1, 8))):
+            stream = 2 * index + 1
+            sock.sendall(frame(FrameType.HEADERS, END_HEADERS, stream, headers))
+            for at in range(0, len(body), 16_384):
+                sock.sendall(frame(FrameType.DATA, 0, stream, body[at : at + 16_384]))
+            sock.sendall(frame(FrameType.DATA, END_STREAM, stream, b""))
+        drain(sock, seconds=0.1)
+        leave(random, sock)
 
     def garbage_headers(self, random: Random) -> None:
         sock = self.greeted()

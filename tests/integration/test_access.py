@@ -169,6 +169,15 @@ def test_a_nodes_proof_opens_what_is_between_nodes_and_nothing_else(
         )
 
 
+def test_what_strangers_send_is_not_unpacked(server: SecuredServer) -> None:
+    """Sixty kilobytes of gzip are sixty megabytes, which took the server a twentieth of a second
+    each, before it looked at the token."""
+    with grpc.insecure_channel(server.grpc) as channel:
+        rpc = channel.unary_unary("/jetstream.v1.Streams/ListStreams")
+        with pytest.raises(grpc.RpcError, match="'gzip' is disabled"):
+            rpc(bytes(1 << 20), timeout=60, compression=grpc.Compression.Gzip)
+
+
 def test_a_client_cannot_say_that_a_node_has_forwarded_its_request(
     server: SecuredServer, admin: Client
 ) -> None:

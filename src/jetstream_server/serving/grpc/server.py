@@ -55,6 +55,9 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
     ("grpc.max_concurrent_streams", 1024),
+    # Sixty kilobytes unpack to as many megabytes, before the caller is known.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.per_message_decompression", 0),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     # A second server on the same port must fail to start, not share it.
     ("grpc.so_reuseport", 0),
