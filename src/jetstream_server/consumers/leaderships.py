@@ -76,6 +76,11 @@ class Leaderships:
         if self._is_closed:
             raise UnavailableError("this node ends; another one will lead the stream")
 
+    async def all_loaded(self) -> None:
+        """Wait until the durable consumers of all streams that this node leads are known."""
+        if loads := {load for _, load in self._loads.values() if not load.done()}:
+            await asyncio.wait(loads)
+
     async def add(
         self, replica: Replica, config: ConsumerConfig, position: int, selected: Iterable[int] = ()
     ) -> Consumer:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from jetstream_protocol.errors import NotLeaderError, UnavailableError
+from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.types import StreamId
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers import leaderships
@@ -21,6 +22,7 @@ from jetstream_server.consumers.manager import Consumers
 from jetstream_server.metadata.state.changes import StreamChanged, StreamDeleted
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.serving.grpc.consumers_service import ConsumersService
 from tests.support.loops import eventually
 from tests.support.virtual_time import on_virtual_loop
 from tests.unit.consumers.test_keeper import Log
@@ -81,6 +83,30 @@ async def test_who_has_lost_it_while_the_consumers_were_loaded_says_so(what: str
     loads.set()
     with pytest.raises(NotLeaderError):
         await asking
+    await node.leaderships.close()
+
+
+@on_virtual_loop
+async def test_a_list_of_all_consumers_waits_for_those_that_a_new_leader_still_loads() -> None:
+    """Who scales readers by the list would stop them."""
+    node = Node()
+    loads = asyncio.Event()
+
+    async def slow(stream_ids: Any) -> Any:
+        await loads.wait()
+        return []
+
+    node.log.load = slow  # type: ignore[method-assign]
+    node.hears(epoch=6, leads=True)
+    absent: Any = None
+    service = ConsumersService(
+        absent, absent, node.consumers, node.leaderships, absent, absent, absent
+    )
+    listing = asyncio.ensure_future(service.ListConsumers(pb.ListConsumersRequest(), absent))
+    await asyncio.sleep(1)
+    assert not listing.done()
+    loads.set()
+    assert list((await listing).consumers) == []
     await node.leaderships.close()
 
 

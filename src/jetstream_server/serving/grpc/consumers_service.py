@@ -133,6 +133,7 @@ class ConsumersService:
             known = self._consumers.of(replica.stream.id)
             keys = [each.config.name for each in known]
         else:
+            await self._leaderships.all_loaded()  # Else those of a new leader would be missing.
             known = self._known_to(call)
             keys = [f"{each.replica.stream.id:020}/{each.config.name}" for each in known]
         page = [at for at, key in enumerate(keys) if key > request.after][: PAGE + 1]
