@@ -28,7 +28,7 @@ from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.follow import Follow, Following
 from jetstream_server.consumers.manager import Consumers
-from jetstream_server.cursors.coordinator import Heartbeat, _Live
+from jetstream_server.cursors.coordinator import Heartbeat
 from tests.simulation import client_work
 from tests.simulation.runner import CLIENTS, Totals, run_clients, run_seeds, story
 
@@ -232,10 +232,6 @@ def latest_is_for_all_streams(patch: Patch) -> None:
     patch.setattr(AsyncClient, "_newest_stream", newest)
 
 
-def a_group_that_begins_is_not_listed(patch: Patch) -> None:
-    patch.setattr(_Live, "listed", property(lambda self: self.state))
-
-
 class Mutant(NamedTuple):
     """seed: the recorded one, in which it dies, tried first. why: what it then breaks."""
 
@@ -274,7 +270,6 @@ MUTANTS = [
     Mutant(an_ack_is_answered_before_it_is_kept, 25, "comes again, and was done"),
     Mutant(what_the_leader_does_not_know_was_heard, 48, "comes again, and was done"),
     Mutant(latest_is_for_all_streams, 14, "are passed over"),
-    Mutant(a_group_that_begins_is_not_listed, 44000538, "are passed over"),
 ]
 
 

@@ -19,6 +19,7 @@ from jetstream_protocol.errors import (
     StorageError,
     StorageFullError,
     StreamNotFoundError,
+    UnavailableError,
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NodeId
@@ -406,6 +407,8 @@ async def test_streams_are_found_by_id_name_and_subject(tmp_path: Path) -> None:
     with pytest.raises(AmbiguousStreamError):
         replicas.resolve(ref(name="same"))
     with pytest.raises(StreamNotFoundError):
+        replicas.resolve(ref(id=1))
+    with pytest.raises(UnavailableError, match="has not heard"):
         replicas.resolve(ref(id=1 << 60))
     with pytest.raises(InvalidRequestError):
         replicas.resolve(ref())
