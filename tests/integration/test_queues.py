@@ -220,8 +220,8 @@ async def test_consumers_are_described_altered_paused_and_deleted(
 @on_loop
 async def test_a_delete_that_is_repeated_deletes_no_later_consumer(server: ServerProcess) -> None:
     async with AsyncClient(server.grpc, timeout=60) as client:
-        stream = await filled(client, "again", 0)
-        first = await client.describe_consumer(stream, "mailers")
+        stream = await filled(client, "repeated", 0)
+        first = await client.create_consumer(stream, "mailers")
         await client.delete_consumer(stream, "mailers")
         await client.create_consumer(stream, "mailers")
         copy = pb.DeleteConsumerRequest(
