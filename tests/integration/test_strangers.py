@@ -217,22 +217,29 @@ def test_whatever_strangers_do_others_are_served_at_once(
 
 
 def test_wrong_tokens_keep_no_new_one_from_signing_in(server: SecuredServer) -> None:
-    """150 wrong texts of each of four tokens, at once: it comes after them."""
-    if isinstance(server, SecuredTlsServer):
+    """150 wrong texts of each of four tokens, at once: it comes after them, over a connection of
+    its own. Who sends them may be hung up on."""
+
+    def connected() -> grpc.Channel:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if not isinstance(server, SecuredTlsServer):
+            return grpc.insecure_channel(server.grpc, options)
         credentials = grpc.ssl_channel_credentials(server.authority.certificate_file.read_bytes())
-        channel = grpc.secure_channel(f"localhost:{server.port_base}", credentials)
-    else:
-        channel = grpc.insecure_channel(server.grpc)
-    call = channel.unary_unary("/jetstream.v1.Streams/ListStreams")
-    with server.client() as admin, channel:
+        return grpc.secure_channel(f"localhost:{server.port_base}", credentials, options)
+
+    method = "/jetstream.v1.Streams/ListStreams"
+    with server.client() as admin, connected() as strangers, connected() as newcomers:
         texts = [admin.create_token(f"user:t{number}").text for number in range(5)]
         wrong = [f"{text[:-4]}{number:04}" for text in texts[:4] for number in range(150)]
         before = used(server)
+        call = strangers.unary_unary(method)
         asked = [call.future(b"", metadata=(("authorization", f"Bearer {w}"),)) for w in wrong]
-        call(b"", metadata=(("authorization", f"Bearer {texts[4]}"),), timeout=PATIENCE_SECONDS)
+        newcomers.unary_unary(method)(
+            b"", metadata=(("authorization", f"Bearer {texts[4]}"),), timeout=PATIENCE_SECONDS
+        )
         refused = {each.exception().code() for each in asked}
         work = used(server) - before
-    assert refused == {grpc.StatusCode.UNAUTHENTICATED}
+    assert refused <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE}
     assert work < TOKEN_SECONDS * len(asked), f"{work:.3f} s"
 
 

@@ -238,7 +238,7 @@ class LakedChecker(Checker):
 
     def _beyond_size(self, lake: LakeMark, end: int) -> int:
         """Where the objects end that are below `end` and may have left the lake for `max_bytes`:
-        those behind them have so many."""
+        those after them have so many."""
         beyond = 0
         for each, left in self.sizes(lake.location):
             if self._max_bytes is not None and left >= self._max_bytes and each.end <= end:
@@ -246,7 +246,7 @@ class LakedChecker(Checker):
         return beyond
 
     def sizes(self, location: str) -> list[tuple[Stored, int]]:
-        """The objects of a table, each with how many bytes those behind it have."""
+        """The objects of a table, each with how many bytes those after it have."""
         objects = self.objects(location) if location else ()
         lengths = [len(self._store.get(each.name)) for each in objects]
         return [(each, sum(lengths[at:])) for at, each in enumerate(objects, 1)]
@@ -261,7 +261,7 @@ class LakedChecker(Checker):
                 if limit_us is None or age_us < limit_us - 100_000:
                     raise Violation(
                         f"{entry} leaves the lake; it is {age_us} µs old, and stays for "
-                        f"{limit_us}, or while less than {self._max_bytes} bytes are behind it"
+                        f"{limit_us}, or while less than {self._max_bytes} bytes are after it"
                     )
 
     def copies(self, process: Process, task: Task) -> None:
