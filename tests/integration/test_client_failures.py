@@ -394,6 +394,30 @@ def test_lines_are_told_of_as_they_are_stored_and_the_first_that_is_not_ends_the
         assert process.stderr.read().endswith(b"\nerror: of the lines before it, 1 are stored\n")
 
 
+def test_a_repeated_publish_that_fails_tells_how_many_are_stored(
+    own_server: ServerProcess,
+) -> None:
+    own_server.start()
+    with Client(own_server.grpc, timeout=60) as client:
+        client.create_stream("repeated", "repeated")
+        arguments = ["publish", "repeated", "x", "-n", "1000000", "--json", "--timeout", "60"]
+        with fork_server.start(
+            [*JETSTREAM, *arguments, "--server", own_server.grpc],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=False,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline()
+            client.set_stream_readonly("repeated")
+            offsets = {0} | {json.loads(line)["offset"] for line in process.stdout}
+            assert process.wait(timeout=60) != 0
+            text = process.stderr.read().decode()
+        assert f"of 1000000 messages, {len(offsets)} are stored for certain" in text
+
+
 def test_a_benchmark_ends_when_its_server_freezes(own_server: ServerProcess) -> None:
     own_server.start()
     with Client(own_server.grpc) as client:

@@ -231,7 +231,10 @@ class _Job:
                     for _ in range(min(PUBLISHERS, count - 1)):
                         group.create_task(self._publish_on(client, payload, turns))
             except BaseExceptionGroup as errors:
-                raise errors.exceptions[0] from None
+                error = errors.exceptions[0]
+                if isinstance(error, JetstreamError):
+                    error.add_note(f"of {count} messages, {self._count} are stored for certain")
+                raise error from None
         self._seconds = time.perf_counter() - begun
 
     @property
