@@ -156,9 +156,9 @@ class CallLimiter:
         half_sent = self._half_sent_for_long() - HALF_SENT_MAX
         calls = max(len(self._calls) - CALLS_HIGH, len(self._public) - PUBLIC_CALLS_HIGH)
         if calls > 0:
-            self._make_room(calls, self.connections(), lambda connection: connection.calls)
+            self._make_room(calls, lambda connection: connection.calls)
         elif half_sent > 0:
-            self._make_room(half_sent, self.connections(), lambda connection: connection.half_sent)
+            self._make_room(half_sent, lambda connection: connection.half_sent)
 
     def _half_sent_for_long(self) -> int:
         if len(self._half_sent) <= HALF_SENT_MAX:
@@ -166,11 +166,9 @@ class CallLimiter:
         limit = asyncio.get_running_loop().time() - HALF_SENT_SECONDS
         return sum(since < limit for since in self._half_sent.values())
 
-    def _make_room(
-        self, excess: int, among: Sequence[Connection], burden: Callable[[Connection], int]
-    ) -> None:
+    def _make_room(self, excess: int, burden: Callable[[Connection], int]) -> None:
         """Close connections that have so much of the burden; see the module."""
-        found = [each for each in among if burden(each)]
+        found = [each for each in self.connections() if burden(each)]
         strangers = [each for each in found if not self._is_known(each.peer)]
         if not strangers:
             heaviest = max(found, key=burden)

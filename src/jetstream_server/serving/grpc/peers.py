@@ -254,7 +254,8 @@ async def until_known(
     peers: Peers, registry: Registry, stream_id: StreamId, knowing: set[NodeId]
 ) -> None:
     """Return once the nodes other than `knowing` have heard of a change of a stream, or a moment
-    later: whoever relies on it next may ask any of them."""
+    later: whoever relies on it next may ask any of them. A node that is called reaches the revision
+    that is known here before it answers, so any stream epoch will do."""
     others = {each.node_id for each in registry.nodes.values() if not each.fenced} - knowing
     asked = (peers.reach_epoch(each, stream_id, 0) for each in others)
     with suppress(TimeoutError):
