@@ -28,6 +28,7 @@ SEARCHES: Final = {
     "foreign": ("tests.chaos.foreign", "publishers in C, Go, Java, JavaScript through failovers"),
     "spark": ("tests.spark.interruptions", "writes that Spark interrupts and repeats"),
     "halts": ("tests.halts", "pytest, while random processes of it stand still for a moment"),
+    "late": ("tests.late", "pytest, while its servers hear late of what is new in the metadata"),
     "cycles": ("tests.cycles", "create a stream and publish at once, over and over"),
     "bounds": ("tests.chaos.bounds", "measures what one node bears"),
     "gaps": ("tests.chaos.gaps", "measures how long publishers wait for a new leader"),
