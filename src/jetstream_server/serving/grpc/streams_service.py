@@ -20,7 +20,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
-from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.clocks import WallClock
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
@@ -136,8 +136,7 @@ class StreamsService:
                     f"{error.message}"
                 ) from error
         if not was_forwarded(call):
-            knowing = {NodeId(self._node_id), stream.leader}
-            await until_known(self._peers, self._metadata.registry, stream.id, knowing)
+            await self._until_known(stream.id, stream.leader)
         return pb.CreateStreamResponse(stream=stream_to_proto(stream), created=created)
 
     async def _create(
@@ -157,6 +156,12 @@ class StreamsService:
             streams_max=self._access.control.quotas.streams,
             made_at=call.made_at,
         )
+
+    async def _until_known(self, stream_id: StreamId, leader: NodeId = NO_NODE) -> None:
+        """Return once the other nodes have heard of a change, as its leader has, or a moment
+        later."""
+        knowing = {NodeId(self._node_id), leader}
+        await until_known(self._peers, self._metadata.registry, stream_id, knowing)
 
     async def DescribeStream(
         self, request: pb.DescribeStreamRequest, call: Call
@@ -239,6 +244,7 @@ class StreamsService:
     ) -> pb.DeleteStreamResponse:
         stream = self._metadata.registry.stream_of(request.stream)
         await self._metadata.propose(DeleteStream(stream_id=stream.id), made_at=call.made_at)
+        await self._until_known(stream.id)
         return pb.DeleteStreamResponse()
 
     async def PurgeStream(
@@ -294,6 +300,7 @@ class StreamsService:
         )
         if altered.leader not in (NO_NODE, self._node_id):
             await self._wait_for_leader(altered)
+        await self._until_known(altered.id, altered.leader)
         return pb.AlterStreamResponse(stream=stream_to_proto(altered))
 
     async def _wait_for_leader(self, stream: StreamMetadata) -> None:
@@ -362,6 +369,7 @@ class StreamsService:
             ),
             made_at=call.made_at,
         )
+        await self._until_known(stream.id)
         return pb.SetSchemaResponse(schema_version=result["schema_version"])
 
     async def DescribeSchema(
