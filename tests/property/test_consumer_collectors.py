@@ -36,6 +36,7 @@ class World:
     for so long that a message comes again only if it was refused."""
 
     has_room = True
+    is_cut_off = False
     held_bytes = 0
 
     def __init__(self, seed: int, kind: type[Consumer]) -> None:

@@ -126,6 +126,10 @@ class Outlet(Protocol):
     def has_room(self) -> bool:
         """Whether more may be sent now."""
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether NATS clients cannot reach this node."""
+
     async def room(self) -> None:
         """Wait until that is so. Raises JetstreamError."""
 
@@ -154,6 +158,9 @@ class Outlet(Protocol):
 
     def is_heard(self, to: bytes, group: bytes = b"") -> bool:
         """Whether anybody subscribes to it."""
+
+    def unheard(self, pulls: list[Pull]) -> None:
+        """These wait no more, as nobody hears their inboxes. Most clients are gone."""
 
     def gave_up(self, consumer: Consumer, message: GivenUp) -> None: ...
 
@@ -296,6 +303,17 @@ class Consumer:
     def wake(self) -> None:
         """Have it look whether something can be done."""
         self._changed.set()
+
+    def cut_off(self) -> list[Pull]:
+        """NATS clients do not reach this node any more: their pulls, which wait no longer. What was
+        sent to them may be lost."""
+        self.wake()
+        return self.pulls.take(lambda pull: pull.reply not in self._collectors)
+
+    def reached(self) -> None:
+        """NATS clients can reach this node again."""
+        self._used_us = self._clocks.monotonic()
+        self.wake()
 
     def pull(self, pull: Pull) -> None:
         """Take a request for messages."""
@@ -540,7 +558,8 @@ class Consumer:
 
     def _tend(self, now_us: MonotonicUs) -> None:
         """What has to be done by now, whether or not there are messages."""
-        self.pulls.unheard(self._outlet.is_heard)
+        if unheard := self.pulls.unheard(self._outlet.is_heard):
+            self._outlet.unheard(unheard)
         self._send_all(self.pulls.expired(now_us))
         for to in self.pulls.heartbeats(now_us):
             self._status(Status(to, HEARTBEAT, self._heartbeat()))
@@ -556,7 +575,7 @@ class Consumer:
             if self.flow is not None and self.flow.asked:
                 headers |= self._outlet.stalled(self, self.flow.asked)
             self._outlet.status(self, Status(config.deliver_subject, HEARTBEAT, headers))
-        if is_bound or len(self.pulls):
+        if is_bound or len(self.pulls) or self._outlet.is_cut_off:
             self._used_us = now_us
         elif config.inactive_us and self._used_us + config.inactive_us <= now_us:
             self._inactive(self)
@@ -676,7 +695,7 @@ class Consumer:
             self.deliveries.skip(record.offset)
             return
         size, config = record.size, self.config
-        if first is not None and first.has_bytes_max and collector is None:
+        if first is not None and first.bytes_max and collector is None:
             sent = Delivery(record, 1, self.deliveries.sequence + 1, self.feed.pending)
             size += self._outlet.reply_length(self, sent)
         to = config.deliver_subject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.consumers.consumer import Consumer, Delivery
 from jetstream_server.consumers.deliveries import GivenUp
-from jetstream_server.consumers.pulls import Status
+from jetstream_server.consumers.pulls import Pull, Status
 from jetstream_server.consumers.records import Record
 
 
@@ -13,6 +13,8 @@ class NoOutlet:
     """See the module."""
 
     has_room = False
+    is_cut_off = False
+    """There are no NATS clients."""
 
     async def room(self) -> None:
         raise UnavailableError("NATS is not connected")
@@ -39,5 +41,7 @@ class NoOutlet:
 
     def is_heard(self, to: bytes, group: bytes = b"") -> bool:
         return False
+
+    def unheard(self, pulls: list[Pull]) -> None: ...
 
     def gave_up(self, consumer: Consumer, message: GivenUp) -> None: ...

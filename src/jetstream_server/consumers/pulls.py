@@ -57,10 +57,11 @@ class Pull:
     delivered: int = 0
     is_heard: bool = False
     """Whether its inbox was known to have a subscriber."""
-    has_bytes_max: bool = field(init=False)
+    bytes_max: int = field(init=False)
+    """What it has asked for; 0: any."""
 
     def __post_init__(self) -> None:
-        self.has_bytes_max = self.bytes_left > 0
+        self.bytes_max = self.bytes_left
 
     @property
     def open_headers(self) -> dict[str, object]:
@@ -146,7 +147,7 @@ class Pulls:
     def fits(self, size: int) -> list[Status]:
         """End the pulls, in their turn, for which a message of that size is too large."""
         ended = []
-        while self._waiting and self._waiting[0].has_bytes_max:
+        while self._waiting and self._waiting[0].bytes_max:
             if size <= self._waiting[0].bytes_left:
                 break
             ended.append(self._waiting.popleft().ended(EXCEEDS_MAX_BYTES))
@@ -159,7 +160,7 @@ class Pulls:
         pull.left -= 1
         pull.delivered += 1
         pull.sent_us = now_us
-        if pull.has_bytes_max:
+        if pull.bytes_max:
             pull.bytes_left = max(0, pull.bytes_left - size)
             if not pull.bytes_left:
                 pull.left = 0
@@ -167,7 +168,7 @@ class Pulls:
             self._waiting.append(pull)
             return None
         self._count()
-        if pull.has_bytes_max:
+        if pull.bytes_max:
             return Status(pull.reply, BATCH_COMPLETED, pull.open_headers)
         return None
 
@@ -179,7 +180,7 @@ class Pulls:
             return b"", 0
         reply, left = self._waiting[0].reply, 0
         for pull in self._waiting:
-            if pull.reply != reply or pull.has_bytes_max:
+            if pull.reply != reply or pull.bytes_max:
                 return b"", 0
             left += pull.left
         return reply, left
@@ -231,13 +232,20 @@ class Pulls:
         found = self.end_some(ends)
         return [Status(each.to, each.text) for each in found]
 
-    def unheard(self, is_heard: Callable[[bytes], bool]) -> None:
-        """Forget the pulls whose inbox had a subscriber, and has none any more."""
-        if any(pull.is_heard for pull in self._waiting):
-            self._waiting = deque(
-                pull for pull in self._waiting if not pull.is_heard or is_heard(pull.reply)
-            )
-            self._count()
+    def unheard(self, is_heard: Callable[[bytes], bool]) -> list[Pull]:
+        """Take out the pulls whose inbox had a subscriber, and has none any more."""
+        if not any(pull.is_heard for pull in self._waiting):
+            return []
+        return self.take(lambda pull: pull.is_heard and not is_heard(pull.reply))
+
+    def take(self, is_wanted: Callable[[Pull], bool]) -> list[Pull]:
+        """Take out pulls, which end in another way."""
+        found, kept = list[Pull](), deque[Pull]()
+        for pull in self._waiting:
+            (found if is_wanted(pull) else kept).append(pull)
+        self._waiting = kept
+        self._count()
+        return found
 
     def heartbeats(self, now_us: MonotonicUs) -> list[bytes]:
         """The inboxes that are to be sent a heartbeat now."""

@@ -43,6 +43,10 @@ class ByStream(Generic[K, V]):
         oldest = next(iter(self._oldest_first), None)
         return None if oldest is None else self.pop(*oldest)
 
+    def of(self, stream_id: StreamId) -> list[V]:
+        """Those of a stream, the oldest first."""
+        return [*self._values.get(stream_id, {}).values()]
+
     def pop_all(self, stream_id: StreamId) -> list[V]:
         """Those of a stream, the oldest first."""
         values = self._values.pop(stream_id, {})

@@ -50,6 +50,12 @@ from jetstream_server.jetstream_api.heard_pulls import HeardPulls
 from jetstream_server.jetstream_api.leaf.acknowledged import Acknowledged
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection
 from jetstream_server.jetstream_api.leaf.parser import LeafMessage
+from jetstream_server.jetstream_api.lost_pulls import (
+    HEARD,
+    LostPulls,
+    heard_meanwhile,
+    told_pulls,
+)
 from jetstream_server.jetstream_api.outlet import LeafOutlet, flow_subject, mark_of
 from jetstream_server.jetstream_api.reported_consumers import ReportedConsumers
 from jetstream_server.jetstream_api.requests import (
@@ -146,6 +152,8 @@ class ConsumerRequests:
         self._followed: dict[str, StreamId] = {}
         """The streams of other leaders whose pulls are heard here, by their names in the API."""
         self._heard_pulls = HeardPulls()
+        self._lost_pulls = LostPulls(self._node_id, consumers, registry, peers, clocks, self._spawn)
+        outlet.unheard = self._lost_pulls.unheard
         self._led_before: dict[StreamId, NodeId] = {}
         """Who led a stream before its leader of now, or of last."""
         self._reported_consumers = ReportedConsumers()
@@ -166,7 +174,8 @@ class ConsumerRequests:
     def begin(self, link: LeafConnection) -> None:
         """Use this link, from now on. Call it once."""
         self._outlet.link = link
-        link.on_interest = self._interest_changed
+        self._lost_pulls.begin(link)
+        link.on_interest, link.on_lost = self._interest_changed, self._lost_pulls.lost
 
     # Requests that are answered by JSON.
 
@@ -223,6 +232,10 @@ class ConsumerRequests:
             await until_settled(partial(self._follow, stream_id, payload), _ATTEMPTS)
             await self.link.settled()
             return {}
+        if verb == HEARD:
+            await self.link.settled()  # What was asked before has come then.
+            meanwhile = heard_meanwhile(payload, self._clocks.monotonic())
+            return told_pulls(self._heard_pulls.lost(stream_id, *meanwhile))
         stream = self._registry.stream_of(common_pb2.StreamRef(id=stream_id))
         replica = self._replicas.led_replica_of(stream)
         await self._leaderships.loaded(replica)
@@ -456,10 +469,10 @@ class ConsumerRequests:
         before = self._registry.nodes.get(self._led_before.pop(stream_id, NO_NODE))
         if before is None or not before.fenced:
             await asyncio.sleep(_CRASH_SECONDS)
-        for pull in self._heard_pulls.end(stream_id, self._clocks.monotonic()):
-            if self.link.is_heard(pull.reply):
-                status = pull.ended(REQUEST_TIMEOUT)
-                self.link.send(status.to, b"", status_headers(status.text, status.headers))
+        pulls = self._heard_pulls.end(stream_id, self._clocks.monotonic())
+        for pull in pulls:
+            pull.is_heard = True  # Else its client is gone.
+        self._lost_pulls.owe(pulls)
 
     async def _follow(self, stream_id: StreamId, report: bytes) -> None:
         """Hear the pulls of a stream that another node leads, and what it tells of consumers.
@@ -477,7 +490,10 @@ class ConsumerRequests:
     def _left(self, stream_id: StreamId, consumers: list[Consumer]) -> None:
         for consumer in consumers:
             consumer.stop()
-        self._spawn(self._end_pulls(stream_id, consumers), "ending pulls")
+        if self.link.is_connected:
+            self._spawn(self._end_pulls(stream_id, consumers), "ending pulls")
+        else:  # The new leader is not asked: it ends what it has heard.
+            self._close(consumers)
 
     async def _end_pulls(self, stream_id: StreamId, consumers: list[Consumer]) -> None:
         """End the pulls that wait once the new leader hears pulls: clients ask again at once, and
@@ -486,7 +502,11 @@ class ConsumerRequests:
             if await self._is_ready(stream_id):
                 break
             await asyncio.sleep(_READY_PAUSE_SECONDS)
+        self._close(consumers)
+
+    def _close(self, consumers: Iterable[Consumer]) -> None:
         for consumer in consumers:
+            self._lost_pulls.owe(consumer.pulls.unheard(self.link.is_heard))
             consumer.close(REQUEST_TIMEOUT)
 
     async def _is_ready(self, stream_id: StreamId) -> bool:
@@ -569,6 +589,7 @@ class ConsumerRequests:
     def _pull(self, message: LeafMessage, rest: str) -> None:
         if not message.reply or not self.link.may_answer(message.reply):
             return
+        self._lost_pulls.asked_again(message.reply)
         stream, _, name = rest.partition(".")
         consumer = self._find(stream, name)
         if stream in self._streams and len(self._registry.streams_named(own_name(stream))) > 1:
@@ -588,7 +609,8 @@ class ConsumerRequests:
         """Remember a pull that another node answers."""
         now_us = self._clocks.monotonic()
         with contextlib.suppress(ApiError):
-            self._heard_pulls.take(stream_id, pull_of(message.payload, message.reply, now_us))
+            pull = pull_of(message.payload, message.reply, now_us)
+            self._heard_pulls.take(stream_id, pull, now_us)
 
     def _pull_from(self, consumer: Consumer, reply: bytes, payload: bytes) -> None:
         try:
@@ -692,13 +714,16 @@ class ConsumerRequests:
 
     def _interest_changed(self, subjects: list[bytes]) -> None:
         """Wake consumers that push, if somebody has begun or ceased to listen."""
-        woken: Iterable[Consumer] = self.consumers
-        if subjects:
-            # All at once: clients may begin and cease as fast as they like.
-            is_any = any(b"*" in each or each.endswith(b">") for each in subjects)
-            pushed = self._push if is_any else self._push.keys() & set(subjects)
-            woken = set[Consumer]().union(*(self._push[each] for each in pushed))
-        for consumer in woken:
+        if not subjects:
+            self._lost_pulls.back([*self._streams.values()])
+            for consumer in self.consumers:
+                consumer.reached()
+            return
+        self._lost_pulls.interest_changed()
+        # All at once: clients may begin and cease as fast as they like.
+        is_any = any(b"*" in each or each.endswith(b">") for each in subjects)
+        pushed = self._push if is_any else self._push.keys() & set(subjects)
+        for consumer in set[Consumer]().union(*(self._push[each] for each in pushed)):
             consumer.wake()
 
 

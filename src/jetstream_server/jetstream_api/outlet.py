@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.consumers.consumer import Consumer, Delivery
 from jetstream_server.consumers.deliveries import GivenUp
-from jetstream_server.consumers.pulls import Status
+from jetstream_server.consumers.pulls import Pull, Status
 from jetstream_server.consumers.records import Record
 from jetstream_server.jetstream_api.answers import status_headers
 from jetstream_server.jetstream_api.consumer_answers import Lines
@@ -33,6 +33,8 @@ class LeafOutlet:
         self._may_commit = may_commit
         self.link: LeafConnection | None = None
         """Set once, before the first consumer."""
+        self.unheard: Callable[[list[Pull]], None] = lambda _: None
+        """Called with pulls whose inboxes nobody hears any more. Set once, too."""
         self._domain = domain
         self._account = account
         self._lines: WeakKeyDictionary[Consumer, Lines] = WeakKeyDictionary()
@@ -45,6 +47,10 @@ class LeafOutlet:
     @property
     def has_room(self) -> bool:
         return self._leaf.has_room
+
+    @property
+    def is_cut_off(self) -> bool:
+        return not self._leaf.is_connected
 
     async def room(self) -> None:
         if not self._leaf.is_connected:

@@ -49,6 +49,7 @@ class Ground:
     """A log of five records, which NATS clients may read or not, and their side."""
 
     has_room = True
+    is_cut_off = False
     held_bytes = 0
 
     def __init__(self, *, may_read: bool) -> None:

@@ -30,6 +30,7 @@ class Denied:
 
     held_bytes = 0
     has_room = True
+    is_cut_off = False
     reads = 0
 
     async def read(self, *_: Any) -> Any:

@@ -23,6 +23,7 @@ class Client:
     """A NATS client that pulls."""
 
     has_room = True
+    is_cut_off = False
 
     def __init__(self) -> None:
         self.got: list[int | str] = []

@@ -92,6 +92,8 @@ class LeafConnection:
         self.on_interest: Callable[[list[bytes]], None] = lambda _: None
         """Called with the subjects to which somebody has begun or ceased to listen; with none when
         the link is another one: all may have changed."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when there is no link any more."""
         self._on_messages = on_messages
         self._policy = policy
         self._pool = ServerPool(servers, random or Random(), LEAF_PORT_DEFAULT)
@@ -290,11 +292,16 @@ class LeafConnection:
         self.on_interest([])
 
     async def _release(self, link: NatsLink) -> None:
-        self._link = None
+        self._end()
 
     def _lost(self, link: NatsLink) -> None:
-        self._link = None
+        self._end()
         logger.warning("leaf_link_lost", server=link.address.url, reason=link.lost.result())
+
+    def _end(self) -> None:
+        if self._link is not None:
+            self._link = None
+            self.on_lost()
 
     def _delivered(self, messages: LeafMessages) -> None:
         if messages:

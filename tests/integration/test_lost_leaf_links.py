@@ -1,0 +1,126 @@
+"""Pulls of NATS clients whose leaf link is lost: the clients are told once it is back."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import yaml
+from nats.aio.client import Client as NatsClient
+from nats.aio.subscription import Subscription
+
+from jetstream_client import Client
+from tests.support.gate import Gate
+from tests.support.jetstream_api import ApiCluster, api_cluster, api_server
+from tests.support.leaf import LeafServer, asked, asking
+from tests.support.loops import eventually, on_loop
+from tests.support.patient_server import PatientNodes
+
+PULL = b'{"batch":7,"expires":600000000000}'
+NEXT = "$JS.log.API.CONSUMER.MSG.NEXT"
+
+
+class GatedHub(LeafServer):
+    """A NATS server that nodes reach through a gate."""
+
+    gate: Gate
+
+    @property
+    def leaf_url(self) -> str:
+        return f"nats://127.0.0.1:{self.gate.port}"
+
+
+async def waiting(client: NatsClient, stream: str, name: str) -> Subscription:
+    """The inbox of a pull that waits."""
+    inbox = client.new_inbox()
+    found = await client.subscribe(inbox)
+    await client.publish(f"{NEXT}.{stream}.{name}", PULL, reply=inbox)
+    return found
+
+
+async def until_it_waits(client: NatsClient, stream: str, name: str) -> None:
+    async def waits() -> bool:
+        return b'"num_waiting":1' in await asked(client, f"CONSUMER.INFO.{stream}.{name}", b"")
+
+    while not await waits():
+        pass
+
+
+async def until_told(inbox: Subscription) -> None:
+    told = await inbox.next_msg(60)
+    assert told.headers["Status"] == "408"
+    assert told.headers["Nats-Pending-Messages"] == "7"
+
+
+@on_loop
+async def test_a_pull_that_waited_is_ended_once_the_link_is_back(tmp_path: Path) -> None:
+    with GatedHub() as hub, Gate(hub.leaf_port) as gate:
+        hub.gate = gate
+        with api_server(tmp_path / "data", hub) as server:
+            with Client(server.grpc) as client:
+                client.create_stream("jobs", "jobs.>")
+            async with asking(hub.url) as app:
+                manager = app.jetstream(domain="log", timeout=60)
+                await manager.pull_subscribe("jobs.>", durable="worker")
+                inbox = await waiting(app, "jobs", "worker")
+                await until_it_waits(app, "jobs", "worker")
+                gate.shut()
+                gate.open()
+                await until_told(inbox)
+                again = await waiting(app, "jobs", "worker")
+                await until_it_waits(app, "jobs", "worker")
+                await app.request("jobs.x", b"after", timeout=60)
+                assert (await again.next_msg(60)).data == b"after"
+
+
+class GatedNodes(PatientNodes):
+    """Each node has a gate of its own to NATS."""
+
+    gates: ClassVar[list[Gate]] = []
+    starting = 0
+
+    def start_nats(self) -> None:
+        """There is one already."""
+
+    @property
+    def node_config_file(self) -> Path:
+        return self.directory / f"node-{self.starting}.yaml"
+
+    def start_node(self, node: int) -> None:
+        self.starting = node
+        config = self.config
+        config["nats"]["leaf"] = {"servers": [f"nats://127.0.0.1:{self.gates[node].port}"]}
+        self.node_config_file.write_text(yaml.safe_dump(config))
+        super().start_node(node)
+
+
+@on_loop
+async def test_what_was_asked_for_while_the_leader_had_no_link_is_ended_once_it_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other nodes hear it, and nobody answers."""
+    monkeypatch.setattr(ApiCluster, "kind", GatedNodes)
+    with ExitStack() as stack:
+        hub = stack.enter_context(LeafServer(leaf="no_advertise: true"))
+        gates = [stack.enter_context(Gate(hub.leaf_port)) for _ in range(3)]
+        monkeypatch.setattr(GatedNodes, "gates", gates)
+        cluster = stack.enter_context(api_cluster(tmp_path, hub))
+        with Client(cluster.servers, timeout=60) as client:
+            client.create_stream("jobs", "jobs.>", replicas=3)
+        async with asking(hub.url) as app:
+            manager = app.jetstream(domain="log", timeout=60)
+            await manager.pull_subscribe("jobs.>", durable="worker")
+            heard = f"<<- [LS+ {NEXT}.jobs.*"
+            await eventually(lambda: hub.log.count(heard) >= 3)
+            gate = gates[cluster.settled("jobs").stream.leader]
+            before = await waiting(app, "jobs", "worker")
+            await until_it_waits(app, "jobs", "worker")
+            gate.shut()
+            await eventually(lambda: "Leafnode connection closed" in hub.log, 60)
+            meanwhile = await waiting(app, "jobs", "worker")
+            await app.flush(60)
+            gate.open()
+            await until_told(before)
+            await until_told(meanwhile)
