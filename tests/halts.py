@@ -1,11 +1,14 @@
 """Run tests while random processes of theirs stand still for a moment, as on a starved machine.
 
-    python -m tests.halts [--seed N] [--longest SECONDS] [ARGUMENTS OF PYTEST]
+    python -m tests.halts [OPTION…] [ARGUMENTS OF PYTEST]
 
 One process at a time is stopped, pytest's own among them, for 0.05 s to --longest, most for less
 than half a second; then it goes on. What a test has stopped itself stays as it is. The seed is that
 of times and choices, not of what there is to choose from. Exit code: pytest's. If it is not 0, each
 halt is printed.
+
+--only nats-server stops nothing else. With --late-ends NATS servers notice late that a process has
+ended (tests/late_ends.py).
 """
 
 from __future__ import annotations
@@ -40,13 +43,13 @@ def status(pid: int) -> dict[str, str]:
     return {}
 
 
-def descendants() -> list[int]:
-    """Of this process; those that run or sleep."""
+def descendants(only: str) -> list[int]:
+    """Of this process; those that run or sleep. only: the name that they have; "": any."""
     parents, awake = {}, set()
     for pid in [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]:
         if said := status(pid):
             parents[pid] = int(said["PPid"])
-            if said["State"][0] not in STOPPED + ENDED:
+            if only in ("", said["Name"]) and said["State"][0] not in STOPPED + ENDED:
                 awake.add(pid)
     found, next_ones = [], {os.getpid()}
     while next_ones := {pid for pid, parent in parents.items() if parent in next_ones}:
@@ -55,16 +58,19 @@ def descendants() -> list[int]:
 
 
 class Halter:
-    def __init__(self, pytest: subprocess.Popen[bytes], random: Random, longest: float) -> None:
+    def __init__(
+        self, pytest: subprocess.Popen[bytes], random: Random, longest: float, only: str
+    ) -> None:
         self._pytest = pytest
         self._random = random
         self._longest = longest
+        self._only = only
         self.halts: list[str] = []
 
     def run(self) -> int:
         """Until pytest ends. Returns its exit code."""
         while self._wait(self._random.uniform(0, BETWEEN_SHARE * self._longest)):
-            if candidates := descendants():
+            if candidates := descendants(self._only):
                 spread = self._longest / SHORTEST_SECONDS
                 seconds = SHORTEST_SECONDS * spread ** self._random.random()
                 with suppress(OSError):  # It has ended.
@@ -112,12 +118,17 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     parser.add_argument("--longest", type=float, default=3.0, metavar="SECONDS")
+    parser.add_argument("--only", default="", metavar="NAME", help="of the processes to stop")
+    parser.add_argument("--late-ends", action="store_true")
     options, arguments = parser.parse_known_args()
     print(f"halts: seed {options.seed}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # What is stopped goes on before.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    pytest = subprocess.Popen([sys.executable, "-m", "pytest", *arguments])
-    halter = Halter(pytest, Random(options.seed), options.longest)
+    # A test may start a pytest, which inherits it.
+    plugins = {"PYTEST_PLUGINS": "tests.late_ends"} if options.late_ends else {}
+    command = [sys.executable, "-m", "pytest", *arguments]
+    pytest = subprocess.Popen(command, env=os.environ | plugins)
+    halter = Halter(pytest, Random(options.seed), options.longest, options.only)
     code = halter.run()
     if code:
         print(*halter.halts, sep="\n")
