@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,11 @@ from jetstream_client import (
     Table,
     UnavailableError,
 )
+from jetstream_protocol.batch import iterate
+from tests.support.api import DataPlane
+from tests.support.gate import GatedNode, gated_node
 from tests.support.loops import on_loop
-from tests.support.overtaking import COMPACTED_SECONDS
+from tests.support.overtaking import COMPACTED_SECONDS, create
 from tests.support.server import ServerProcess
 
 
@@ -214,3 +219,47 @@ def test_tables_and_scans_of_a_compacted_stream_have_every_key_s_last_value(
     # Every offset may begin a reading, also one that compaction has emptied.
     for start in range(0, keys * rounds, 97):
         assert client.fetch("kept", start, max_messages=1)[0].offset >= start
+
+
+def offsets_from(data: DataPlane, stream: str, offset: int) -> list[int]:
+    """Of the first records from there on."""
+    _, batches = data.fetch(stream, offset, bytes_max=1)
+    return [each for batch in iterate(batches) for each in batch.offsets()]
+
+
+def deleted_meanwhile(node: GatedNode, client: Client, stream: str) -> dict[bytes, bytes]:
+    """Delete a key, and wait until compaction has forgotten that. Returns what is left."""
+    deleted = client.publish(stream, None, key="doomed").offset
+    deadline, number = time.monotonic() + COMPACTED_SECONDS, 0
+    data = DataPlane(("127.0.0.1", node.port_base + 1))  # Past the gate.
+    try:
+        while deleted in offsets_from(data, stream, deleted):
+            assert time.monotonic() < deadline, "no tombstone is removed"
+            with client.publisher(stream, linger=0.0) as publisher:
+                for _ in range(40):
+                    number += 1
+                    publisher.send(b"%d" % number * 1_000, key="other")
+            time.sleep(0.2)
+    finally:
+        data.close()
+    return {b"kept": b"1", b"other": b"%d" % number * 1_000}
+
+
+@on_loop
+async def test_tables_that_were_away_for_longer_than_tombstones_stay_keep_no_deleted_key(
+    tmp_path: Path,
+) -> None:
+    with gated_node(tmp_path) as node, Client(node.grpc, timeout=60) as client:
+        create(client, "away", tombstone_grace=0.1)
+        for key in ("kept", "doomed"):
+            client.publish("away", b"1", key=key)
+        async with AsyncClient(node.grpc, timeout=60) as own, own.table("away") as table:
+            with client.table("away") as blocking:
+                node.data_gate.shut()
+                left = await asyncio.to_thread(deleted_meanwhile, node, client, "away")
+                assert table["doomed"] == blocking["doomed"] == b"1"
+                node.data_gate.open()
+                await table.wait_until_current(timeout=60)
+                assert table.snapshot() == left
+                await asyncio.to_thread(blocking.wait_until_current, 60)
+                assert blocking.snapshot() == left

@@ -432,9 +432,13 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         async def latest() -> int:
             return (await self._reader.resolve(stream, "latest", None, ref=ref))[0]
 
+        async def grace() -> float:
+            return (await self._streams.describe(stream)).tombstone_grace
+
         return AsyncTable(
             consumer,
             latest,
+            grace,
             wait=wait,
             patience=self.config.timeout,
             stale_after=to_seconds("stale_after", stale_after),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from jetstream_client.values.headers import Headers
 from jetstream_client.values.record_types import record_type
@@ -237,6 +237,14 @@ class Chunk:
         return rows if len(self) == len(rows) else rows[self.start : self.stop]
 
 
+class LogView(NamedTuple):
+    """What a server said of its log with an answer. gone_below: tombstones may be gone that were
+    before it."""
+
+    leader_epoch: int
+    gone_below: int
+
+
 class Messages(Sequence[Message]):
     """Committed records of one stream, in order or newest first: a read-only sequence.
 
@@ -244,7 +252,8 @@ class Messages(Sequence[Message]):
     last_epoch: the leader epoch of the last record, -1 for none; pass it to the next fetch, so that
     the server notices if the log before it was replaced. [log_start_offset, high_watermark) could
     be read when the server answered. compacted_below: what compaction had removed by then it had
-    removed for later records of the same keys, all of them below that offset.
+    removed for later records of the same keys, all of them below that offset. log_views: of the
+    first and the last answer, as they were fetched.
     """
 
     __slots__ = (
@@ -254,6 +263,7 @@ class Messages(Sequence[Message]):
         "high_watermark",
         "last_epoch",
         "log_start_offset",
+        "log_views",
         "next_offset",
         "stream",
     )
@@ -276,6 +286,7 @@ class Messages(Sequence[Message]):
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
         self.compacted_below = compacted_below
+        self.log_views: tuple[LogView, ...] = ()
         self._starts = list(accumulate(map(len, self.chunks), initial=0))
 
     def __len__(self) -> int:
@@ -470,6 +481,7 @@ class MessageCollector:
         self.log_start_offset = 0
         self.high_watermark = 0
         self.compacted_below = 0
+        self._views: tuple[LogView, ...] = ()
         self.length_bytes = 0
         self.end = end
         self.record_count = 0
@@ -543,8 +555,12 @@ class MessageCollector:
             offset, last_epoch = self.end, -1  # The epoch of the record before that is not known.
         self.next_offset, self.last_epoch = offset, last_epoch
 
+    def saw(self, view: LogView) -> None:
+        """An answer has come."""
+        self._views = (*self._views[:1], view)
+
     def messages(self) -> Messages:
-        return Messages(
+        found = Messages(
             self.stream,
             self._chunks,
             next_offset=self.next_offset,
@@ -553,3 +569,5 @@ class MessageCollector:
             high_watermark=self.high_watermark,
             compacted_below=self.compacted_below,
         )
+        found.log_views = self._views
+        return found

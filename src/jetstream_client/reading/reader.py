@@ -20,7 +20,7 @@ from jetstream_client.reading.byte_budget import ByteBudget
 from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
 from jetstream_client.reading.cursor import ConsumerCursor
 from jetstream_client.reading.deserializers import Deserializers
-from jetstream_client.reading.messages import Message, MessageCollector, Messages
+from jetstream_client.reading.messages import LogView, Message, MessageCollector, Messages
 from jetstream_client.transport import wire
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.data_plane import DataPlane
@@ -253,6 +253,7 @@ class Reader:
             collector.log_start_offset = fetched.head.log_start_offset
             collector.high_watermark = fetched.head.high_watermark
             collector.compacted_below = max(collector.compacted_below, fetched.head.compacted_below)
+            collector.saw(LogView(fetched.head.leader_epoch, fetched.head.tombstones_gone_below))
             try:
                 collector.add(fetched.batches)
                 if fetched.head.HasField("next_offset"):

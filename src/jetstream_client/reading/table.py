@@ -6,9 +6,10 @@ best on a stream with `compact`, whose log is hardly longer than its table.
 
 A table is ready when it has everything that was committed at its start. While no server answers it
 keeps its contents and goes on trying: `is_current`, `lag` and `heard_at` show that, and with
-`stale_after` every access raises. If it cannot go on (the stream is deleted, retention was faster,
-committed records were lost) every access raises the reason: a table is never silently out of date
-for ever.
+`stale_after` every access raises. One that was away for so long that it may have missed deletions
+(table_build.py) keeps its contents, too, while it reads the stream from the start again. If it
+cannot go on (the stream is deleted, retention was faster, committed records were lost) every access
+raises the reason: a table is never silently out of date for ever.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self
 
 from jetstream_client._closing import AsyncClosing, Closing, close_after, end_tasks
+from jetstream_client._log import logger
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializers, text_of
 from jetstream_client.reading.messages import Messages
+from jetstream_client.reading.table_build import Build
 from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.values.type_variables import K, V
 from jetstream_protocol.errors import (
@@ -39,6 +43,9 @@ _WAIT_SECONDS = 2.0
 """How often a server answers although there is nothing new, so that the table knows that it is
 there."""
 _SILENCE_SECONDS = 2 * _WAIT_SECONDS
+_boot_clock: Callable[[], float] = time.monotonic
+if hasattr(time, "CLOCK_BOOTTIME"):  # Where there is none, a suspension is not noticed.
+    _boot_clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 _AS_STORED: Deserializers[Any, Any] = Deserializers()
 
 
@@ -46,24 +53,29 @@ class Rows(Mapping[K, V]):
     """The base of both tables: a mapping that another thread may be changing.
 
     Keys and values are bytes, or what `deserializers` return. If keys are bytes, they can be looked
-    up by text, too, which stands for its UTF-8. position: the offset up to which records are
-    applied, exclusive. stale_after: seconds without an answer after which it raises; None: never.
+    up by text, too, which stands for its UTF-8. stale_after: seconds without an answer after which
+    it raises; None: never.
     """
 
     def __init__(
         self, stale_after: float | None = None, deserializers: Deserializers[V, K] = _AS_STORED
     ) -> None:
-        self._rows: dict[Any, Any] = {}
+        self._build = self._shown = Build(_boot_clock())
+        """What is being read, and what is shown: another one while it is built anew."""
         self._deserializers = deserializers
         self._stale_after = stale_after
         self._high_watermark = 0
         self._heard = float("-inf")  # by the monotonic clock
-        self.position = 0
         self.failure: JetstreamError | None = None
         self.heard_at: datetime | None = None
         """When a server last answered; None: none has yet."""
         self.trouble: JetstreamError | None = None
         """Why none answers now, as far as that is known."""
+
+    @property
+    def position(self) -> int:
+        """The offset up to which records are applied, exclusive."""
+        return self._shown.position
 
     @property
     def lag(self) -> int | None:
@@ -81,7 +93,7 @@ class Rows(Mapping[K, V]):
         knows.
         """
         in_touch = self.trouble is None and self._silence() < _SILENCE_SECONDS
-        return self.failure is None and self.lag == 0 and in_touch
+        return self.failure is None and self.lag == 0 and in_touch and self._shown is self._build
 
     def _silence(self) -> float:
         return time.monotonic() - self._heard
@@ -92,11 +104,13 @@ class Rows(Mapping[K, V]):
             self._apply_deserialized(messages)
         else:
             self._apply_stored(messages)
-        self.position = messages.next_offset
+        self._build.position = messages.next_offset
+        if self._build.is_whole:
+            self._shown = self._build
         self._heard_of(messages.high_watermark)
 
     def _apply_stored(self, messages: Messages) -> None:
-        rows = self._rows
+        rows = self._build.rows
         for chunk in messages.chunks:
             for key, value in zip(chunk.keys(), chunk.values(), strict=True):
                 if key is None:
@@ -107,14 +121,15 @@ class Rows(Mapping[K, V]):
                     rows[key] = value
 
     def _apply_deserialized(self, messages: Messages) -> None:
+        rows = self._build.rows
         for stored in messages:
             if stored.key is None:
                 continue
             message = self._deserializers.apply(stored)
             if stored.value is None:
-                self._rows.pop(message.key, None)
+                rows.pop(message.key, None)
             else:
-                self._rows[message.key] = message.value
+                rows[message.key] = message.value
 
     def _heard_of(self, high_watermark: int) -> None:
         """A server has answered: committed is what is below that."""
@@ -132,7 +147,7 @@ class Rows(Mapping[K, V]):
             raise UnavailableError(
                 f"the table is stale: no server has answered since {self.heard_at}{reason}"
             )
-        return self._rows
+        return self._shown.rows
 
     def __getitem__(self, key: K | str) -> V:
         return self._current()[self._key(key)]
@@ -157,7 +172,7 @@ class Rows(Mapping[K, V]):
             state += f", no server has answered since {self.heard_at:%Y-%m-%dT%H:%M:%SZ}"
         if self.failure is not None:
             state = f"ended: {self.failure.message}"
-        return f"<Table of {len(self._rows)} keys at offset {self.position}, {state}>"
+        return f"<Table of {len(self._shown.rows)} keys at offset {self.position}, {state}>"
 
 
 class AsyncTable(Rows[K, V], AsyncClosing):
@@ -171,6 +186,7 @@ class AsyncTable(Rows[K, V], AsyncClosing):
         self,
         consumer: AsyncConsumer[V, K],
         latest: Callable[[], Awaitable[int]],
+        grace: Callable[[], Awaitable[float]],
         *,
         wait: bool,
         patience: float,
@@ -182,6 +198,8 @@ class AsyncTable(Rows[K, V], AsyncClosing):
         self._consumer = consumer
         consumer.wait_max = _WAIT_SECONDS
         self._latest = latest
+        self._grace = grace
+        self._begins_anew = False
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -213,11 +231,11 @@ class AsyncTable(Rows[K, V], AsyncClosing):
         return self
 
     async def _is_loaded(self) -> bool:
-        before = self.position
+        before = self._build, self._build.position
         try:
             await self.wait_until_current(self._patience)
         except UnavailableError:
-            if self.position > before:
+            if (self._build, self._build.position) != before:
                 return False  # It is long, but records keep coming.
             raise
         return True
@@ -235,7 +253,7 @@ class AsyncTable(Rows[K, V], AsyncClosing):
                 await self.begin()
                 target = await self._latest()
                 self._heard_of(target)
-                if self.failure is None and self.position < target:
+                if self.failure is None and not self._has(target):
                     reached = asyncio.get_running_loop().create_future()
                     self._waiting.append((target, reached))
                     try:
@@ -246,10 +264,33 @@ class AsyncTable(Rows[K, V], AsyncClosing):
             raise UnavailableError(f"the table is at {self.position} after {timeout} s") from error
         self._current()
 
+    def _has(self, target: int) -> bool:
+        """Whether it has everything that is committed below an offset."""
+        build = self._build
+        return build is self._shown and build.is_whole and build.position >= target
+
+    async def _next(self) -> Messages | None:
+        if self._begins_anew:
+            await self._consumer.seek("earliest")
+            self._begins_anew = False
+        if not self._build.has_answers:
+            self._build.begun = _boot_clock()
+        return await self._consumer.next_messages()
+
+    async def _misses_deletions(self, messages: Messages) -> bool:
+        """Whether compaction has removed tombstones that it should have seen."""
+        if not self._build.take(messages):
+            return False
+        try:
+            grace = await self._grace()
+        except JetstreamError:
+            grace = 0.0
+        return not self._build.is_unharmed(messages, _boot_clock(), grace)
+
     async def _follow(self) -> None:
         while True:
             try:
-                messages = await self._consumer.next_messages()
+                messages = await self._next()
             except JetstreamError as error:
                 if not repeats(error, Caller.TABLE):
                     self._end(error)
@@ -263,6 +304,15 @@ class AsyncTable(Rows[K, V], AsyncClosing):
             if messages is None:
                 self._end(InvalidRequestError("the table is closed"))
                 return
+            if await self._misses_deletions(messages):
+                logger.warning(
+                    "table of %s at offset %d: compaction has removed tombstones that it has not "
+                    "seen; the stream is read from the start again",
+                    messages.stream, self._build.position,
+                )  # fmt: skip
+                self._build = Build(_boot_clock(), whole_from=self.position)
+                self._begins_anew = True
+                continue
             try:
                 self.apply(messages)
             except Exception as error:  # noqa: BLE001 the program's own function raises what it likes
@@ -273,7 +323,7 @@ class AsyncTable(Rows[K, V], AsyncClosing):
     def _tell(self) -> None:
         waiting, self._waiting = self._waiting, []
         for target, reached in waiting:
-            if self.failure is None and self.position < target:
+            if self.failure is None and not self._has(target):
                 self._waiting.append((target, reached))
             elif not reached.done():
                 reached.set_result(None)

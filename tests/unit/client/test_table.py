@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jetstream_client import AsyncClient, InvalidRequestError
 from jetstream_client.reading.deserializers import Deserializers
+from jetstream_client.reading.messages import LogView, Messages
 from jetstream_client.reading.table import AsyncTable
 from tests.support.loops import eventually, on_loop
 
 END = 10**9
+
+
+def answer(next_offset: int) -> Messages:
+    found = Messages("prices", (), next_offset=next_offset, high_watermark=END)
+    found.log_views = (LogView(1, 0),)
+    return found
 
 
 class Endless:
@@ -31,7 +37,7 @@ class Endless:
     async def next_messages(self) -> Any:
         self.asked += 1
         await asyncio.sleep(0)
-        return SimpleNamespace(chunks=(), next_offset=self.asked, high_watermark=END)
+        return answer(self.asked)
 
     async def aclose(self) -> None:
         self.is_closed = True
@@ -43,7 +49,10 @@ def table_of(consumer: Any, failure: Exception | None = None) -> AsyncTable:
             raise failure
         return END
 
-    return AsyncTable(consumer, latest, wait=True, patience=60, stale_after=None)
+    async def grace() -> float:
+        return 0.0
+
+    return AsyncTable(consumer, latest, grace, wait=True, patience=60, stale_after=None)
 
 
 @on_loop
