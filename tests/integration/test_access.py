@@ -42,7 +42,7 @@ from jetstream_server.security.requirements import RPCS, Scope
 from tests.support import command
 from tests.support.api import Api
 from tests.support.fork_server import fork_server
-from tests.support.secured import CREDENTIAL, SecuredServer
+from tests.support.secured import CREDENTIAL, SecuredServer, secured_server
 from tests.support.server import ServerProcess
 from tests.support.stages import secured_stage
 
@@ -418,10 +418,11 @@ def test_an_expired_token_is_refused_on_connections_that_are_open(
     raise AssertionError("no token was of use before it expired")
 
 
-def test_the_first_administrator_is_made_once(server: SecuredServer, admin: Client) -> None:
-    with pytest.raises(Refused, match=r"^user:admin is the administrator already: ask there"):
-        server.bootstrap("user:other")
-    again = bootstrap_command(server, "--config", str(server.config_file))
+def test_the_first_administrator_is_made_once(tmp_path: Path) -> None:
+    with secured_server(tmp_path / "data") as server:
+        with pytest.raises(Refused, match=r"^user:admin is the administrator already: ask there"):
+            server.bootstrap("user:other")
+        again = bootstrap_command(server, "--config", str(server.config_file))
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.startswith("error: user:admin is the administrator already")
     assert "docs/security.md, The first administrator" in again.stderr

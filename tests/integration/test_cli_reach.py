@@ -81,8 +81,8 @@ def test_records_are_filtered_by_subject_and_key(jetstream: Run, server: ServerP
 
 
 def test_a_list_shows_replicas_messages_bytes_and_age(jetstream: Run) -> None:
-    head, empty, orders, *_ = jetstream("stream", "list").splitlines()
-    assert head.split() == [
+    lines = {line.split()[0]: line for line in jetstream("stream", "list").splitlines()}
+    assert lines["NAME"].split() == [
         "NAME",
         "SUBJECT",
         "GROUP",
@@ -93,8 +93,9 @@ def test_a_list_shows_replicas_messages_bytes_and_age(jetstream: Run) -> None:
         "LAST",
         "STATE",
     ]
-    assert empty.split() == ["empty", "empty", "-", "0", "1/1", "0", "0B", "-", "-"]
-    assert re.fullmatch(r"orders +orders\.\*\.new +- +0 +1/1 +20 +\d+B +\d+[sm] +-", orders)
+    assert lines["empty"].split() == ["empty", "empty", "-", "0", "1/1", "0", "0B", "-", "-"]
+    orders = r"orders +orders\.\*\.new +- +0 +1/1 +20 +\d+B +\d+[sm] +-"
+    assert re.fullmatch(orders, lines["orders"])
     row = json.loads(jetstream("--json", "stream", "list", "--feeding", "orders.x.new"))
     assert row["high_watermark"] == COUNT
     assert row["last_append"].endswith("Z")
