@@ -193,7 +193,7 @@ def test_a_damaged_log_is_cut_by_hand_and_goes_on(data: Path) -> None:
 
     server = ServerProcess(data).start()
     try:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             assert client.describe_stream("kept").state == "online"
             assert client.publish("kept", b"goes on").offset == damage.records
             values = [message.value for message in client.fetch("kept", start=damage.records - 1)]

@@ -545,7 +545,7 @@ def test_records_that_cannot_be_restored_are_refused_when_they_are_backed_up(
     with (
         NatsServer("max_payload: 8MB") as nats,
         running_server(tmp_path / "data", "--nats", nats.url) as server,
-        Client(server.grpc) as client,
+        Client(server.grpc, timeout=60) as client,
     ):
         client.create_stream("large", "large")
         client.publish("large", b"before")

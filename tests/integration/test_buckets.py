@@ -34,7 +34,7 @@ hub = hub_stage()
 @pytest.fixture(scope="module")
 def server(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with api_server(tmp_path_factory.mktemp("buckets") / "data", hub) as running:
-        with Client(running.grpc) as sdk:
+        with Client(running.grpc, timeout=60) as sdk:
             # The cluster is new: it waits until buckets may be made.
             sdk.create_stream("first", "first.>", key="subject")
         yield running
@@ -141,7 +141,7 @@ async def test_a_bucket_is_a_stream_for_everybody_else(
             await kv.put("x", value)
         await kv.put("gone", b"")
         await kv.delete("gone")
-    with Client(server.grpc) as sdk:
+    with Client(server.grpc, timeout=60) as sdk:
         described = sdk.describe_stream("KV_shared")
         assert (described.subject, described.key, described.compact) == (
             "$KV.shared.>", "subject", True,

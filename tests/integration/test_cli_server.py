@@ -186,7 +186,7 @@ def test_without_nats_the_server_serves_reads_and_says_so_everywhere(
             urllib.request.urlopen(f"{server.http}/readyz")
         with refused.value as answer:
             assert answer.read() == b"not connected to NATS\n"
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             (node,) = client.describe_cluster().nodes
         assert node.not_ready == ("not connected to NATS",)
         assert run(["cluster", "status", "--server", server.grpc]) == 0

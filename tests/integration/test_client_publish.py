@@ -62,7 +62,7 @@ def test_more_than_the_buffer_takes_is_published_at_once_and_in_order(
     values = [b"%06d" % number + bytes(1_000) for number in range(8_000)]
 
     async def scenario() -> None:
-        async with AsyncClient(server.grpc) as client, asyncio.timeout(240):
+        async with AsyncClient(server.grpc, timeout=60) as client, asyncio.timeout(240):
             await client.create_stream("bulk", "bulk")
             await asyncio.gather(*(client.publish("bulk", each, timeout=240) for each in values))
             found: list[bytes | None] = []
@@ -89,7 +89,7 @@ def test_a_stream_made_after_a_failed_publish_is_found(client: Client) -> None:
 def test_a_stream_deleted_elsewhere_is_noticed(client: Client, server: ServerProcess) -> None:
     client.create_stream("going", "going.>")
     client.publish("going.x", b"1")
-    with Client(server.grpc) as other:
+    with Client(server.grpc, timeout=60) as other:
         other.delete_stream("going")
     with pytest.raises(NoStreamError):
         client.publish("going.x", b"2")

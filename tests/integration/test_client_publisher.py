@@ -70,7 +70,7 @@ def test_who_waits_for_a_delivery_does_not_wait_for_the_linger(
 
 @on_loop
 async def test_who_awaits_a_delivery_does_not_wait_for_the_linger(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("awaited", "awaited.>")
         async with client.publisher("awaited.x", linger=PATIENT) as publisher:
             assert (await (await publisher.send(b"1"))).offset == 0
@@ -456,7 +456,7 @@ def test_a_fork_is_told_to_make_its_own(client: Client, stream: str) -> None:
 
 @on_loop
 async def test_the_asynchronous_publisher(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("async-publisher", "async-publisher.>")
         async with client.publisher("async-publisher.x", buffer_bytes=300_000) as publisher:
             sent = [await publisher.send(b"%d" % number) for number in range(20_000)]
@@ -470,7 +470,7 @@ async def test_the_asynchronous_publisher(server: ServerProcess) -> None:
 async def test_the_largest_batch_is_known_once_the_publisher_has_started(
     server: ServerProcess,
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("largest", "largest.>")
         publisher = client.publisher("largest.x", max_bytes=1000)
         with pytest.raises(InvalidRequestError, match="not known yet"):
@@ -481,7 +481,7 @@ async def test_the_largest_batch_is_known_once_the_publisher_has_started(
 
 @on_loop
 async def test_who_gives_up_waiting_for_a_delivery_stops_nothing(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("patient", "patient.>")
         async with client.publisher("patient.x") as publisher:
             delivery = await publisher.send(b"1")
@@ -542,7 +542,7 @@ def test_batches_are_split_where_the_next_nats_server_takes_less(tmp_path: Path)
     with (
         NatsServer() as nats,
         running_server(tmp_path / "data", "--nats", nats.url) as server,
-        Client(server.grpc) as client,
+        Client(server.grpc, timeout=60) as client,
     ):
         client.create_stream("smaller", "smaller.>")
         with client.publisher("smaller.x", linger=0.5) as publisher:

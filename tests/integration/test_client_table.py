@@ -108,7 +108,7 @@ def test_a_closed_table_says_so(client: Client) -> None:
 
 @on_loop
 async def test_the_asynchronous_table(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("async-prices", "async-prices.>")
         await client.publish("async-prices.x", b"1", key="k")
         async with client.table("async-prices") as table:
@@ -131,7 +131,7 @@ def test_a_table_goes_on_when_its_server_is_back(own_server: ServerProcess) -> N
                 table.wait_until_current(timeout=1.0)
             assert table["k"] == b"1"
             own_server.start()
-            with Client(own_server.grpc) as other:
+            with Client(own_server.grpc, timeout=60) as other:
                 other.publish("prices.x", b"2", key="k")
             table.wait_until_current(timeout=60)
             assert table["k"] == b"2"
@@ -153,7 +153,7 @@ def test_a_table_has_what_is_stored_when_it_is_opened(client: Client) -> None:
 
 @on_loop
 async def test_the_asynchronous_table_has_what_is_stored_too(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("async-opened", "async-opened.>")
         await client.publish("async-opened.x", b"1", key="k")
         async with client.table("async-opened") as table:

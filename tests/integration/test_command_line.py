@@ -371,7 +371,7 @@ def test_follow_prints_what_comes_until_ctrl_c(jetstream: Run, environment: dict
 
 def test_follow_outlasts_a_time_without_a_server(own_server: ServerProcess) -> None:
     own_server.start()
-    with Client(own_server.grpc) as client:
+    with Client(own_server.grpc, timeout=60) as client:
         client.create_stream("away", "away.>")
         client.publish("away.x", "1")
     command = [*COMMAND, "fetch", "away", "--follow", "--json", "--timeout", "1"]
@@ -385,7 +385,7 @@ def test_follow_outlasts_a_time_without_a_server(own_server: ServerProcess) -> N
         assert follower.stderr.readline().startswith("waiting for a server: ")
         time.sleep(2.5)  # Several attempts.
         own_server.start()
-        with Client(own_server.grpc) as client:
+        with Client(own_server.grpc, timeout=60) as client:
             client.publish("away.x", "2")
         row = json.loads(follower.stdout.readline())
         assert (row["offset"], row["value"]) == (1, "2")
@@ -563,7 +563,7 @@ def test_a_tested_right_says_that_security_is_off(jetstream: Run) -> None:
 def test_without_a_terminal_what_removes_data_needs_yes(
     process: Run, server: ServerProcess, arguments: tuple[str, ...]
 ) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("kept", "kept.>")
         client.publish("kept.x", "1")
         client.seek_cursor("reader", "kept", "latest")
@@ -630,7 +630,7 @@ def rotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with a stream `kept` of ten records, one of which its disk has lost."""
     server = ServerProcess(tmp_path_factory.mktemp("rotten") / "data").start()
     try:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("kept", "kept.>")
             for _ in range(10):
                 client.publish("kept.x", bytes(200))

@@ -29,7 +29,7 @@ hub = hub_stage()
 def server(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """With a stream `orders` of 30 records on three subjects, and `jobs`, which tests fill."""
     with api_server(tmp_path_factory.mktemp("consumers") / "data", hub) as running:
-        with Client(running.grpc) as client:
+        with Client(running.grpc, timeout=60) as client:
             client.create_stream("orders", "orders.>")
             client.create_stream("jobs", "jobs.>")
         asyncio.run(_publish(hub.url))
@@ -171,7 +171,7 @@ async def test_a_durable_consumer_outlives_its_server(
         LeafServer() as own_hub,
         api_server(tmp_path_factory.mktemp("kept") / "data", own_hub) as one,
     ):
-        with Client(one.grpc) as own:
+        with Client(one.grpc, timeout=60) as own:
             own.create_stream("jobs", "jobs.>")
         async with asking(own_hub.url) as client:
             manager = client.jetstream(domain="log", timeout=60)

@@ -13,7 +13,7 @@ def test_cursors_after_a_damaged_record_are_known(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data")
     server.start()
     try:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("s", "s")
             for _ in range(10):
                 client.publish("s", b"x")

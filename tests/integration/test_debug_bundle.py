@@ -30,7 +30,7 @@ def test_a_bundle_has_what_support_needs_and_no_secret(
     path = tmp_path / "bundle.tar.gz"
     try:
         server.start()
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("orders", "orders.>")
             client.commit_cursor("billing", "orders", 0)
         done = jetstream("--server", server.grpc, "debug", "bundle", "--output", str(path))

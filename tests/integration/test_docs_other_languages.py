@@ -192,7 +192,7 @@ def test_a_page_of_another_server_shows_what_comes(tmp_path: Path) -> None:
         server = ServerProcess(tmp_path / "data", environment=variables)
         server.start()
         try:
-            with Client(server.grpc) as client:
+            with Client(server.grpc, timeout=60) as client:
                 client.create_stream("orders", "orders")
                 client.publish("orders", b"first")
                 asyncio.run(walk(server, origin, client))

@@ -37,13 +37,13 @@ def test_the_flights_survive_a_kill_and_are_counted_right(tmp_path: Path) -> Non
     source = made_up(1_000)
 
     async def publish() -> replay.Tally:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             await client.create_stream(replay.STREAM, subject=replay.SUBJECT)
             await replay.publish(client, source, lambda _: None)
             return await replay.read(client, lambda _: None)
 
     async def read() -> replay.Tally:
-        async with AsyncClient(server.grpc) as client:
+        async with AsyncClient(server.grpc, timeout=60) as client:
             return await replay.read(client, lambda _: None)
 
     try:
@@ -67,11 +67,11 @@ def test_the_table_in_the_lake_has_the_same_answer(tmp_path: Path) -> None:
     ]
     try:
         server.start()
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream(replay.STREAM, subject=replay.SUBJECT, lake=True, lake_lag=1)
 
             async def publish() -> None:
-                async with AsyncClient(server.grpc) as publishing:
+                async with AsyncClient(server.grpc, timeout=60) as publishing:
                     await replay.publish(publishing, source, lambda _: None)
 
             asyncio.run(publish())

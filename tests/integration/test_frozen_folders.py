@@ -30,7 +30,7 @@ def test_the_folder_of_a_release_opens_and_goes_on(archive: Path, tmp_path: Path
     server = ServerProcess(data)
     try:
         server.start()
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             found = contents(client)
             for name, stream in wanted["streams"].items():
                 _compare(found["streams"][name], stream)

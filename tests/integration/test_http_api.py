@@ -226,7 +226,7 @@ def test_a_page_that_the_configuration_names_may_read_and_write(tmp_path: Path) 
     )
     server.start()
     try:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("orders", "orders")
         headers = {"Origin": page, "Content-Type": "text/plain"}
         sent = call(server.http, "POST", "/v1/streams/orders/records", b"0", headers)

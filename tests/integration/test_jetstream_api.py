@@ -32,7 +32,7 @@ hub = hub_stage("max_payload: 256KB")
 def server(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """With a stream `orders` of 30 records on three subjects, and some others."""
     with api_server(tmp_path_factory.mktemp("api") / "data", hub) as running:
-        with Client(running.grpc) as client:
+        with Client(running.grpc, timeout=60) as client:
             for name, subject in STREAMS.items():
                 client.create_stream(name, subject)
         asyncio.run(_publish(hub.url))

@@ -41,7 +41,7 @@ def hub() -> Iterator[LeafServer]:
 def server(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     data = tmp_path_factory.mktemp("page") / "data"
     with api_server(data, hub, user="jetstream", leaf_user="leaf") as running:
-        with Client(running.grpc) as client:
+        with Client(running.grpc, timeout=60) as client:
             client.create_stream("orders", "orders.>")
             client.create_stream("other", "orders.us.>")
         yield running

@@ -28,7 +28,10 @@ def test_who_restores_a_stream_of_his_speaks_to_nobody_in_the_server_s_name(tmp_
     """The subject would stand in a line to NATS, and what follows it would be lines of its own."""
     server = ServerProcess(tmp_path / "data").start()
     try:
-        with Client(server.grpc) as client, grpc.insecure_channel(server.grpc) as channel:
+        with (
+            Client(server.grpc, timeout=60) as client,
+            grpc.insecure_channel(server.grpc) as channel,
+        ):
             client.create_stream("mine", "mine.>", restoring=True)
             restore = Stub("Streams", channel).RestoreBatches
             for subject in (FORGED, b"mine.a"):
@@ -79,7 +82,10 @@ async def test_a_subject_with_control_characters_is_refused_and_one_that_is_stor
     """NATS lets some through; nats-py takes two of them for white space, and reads no further."""
     stored = [(b"old.a\x0bb", b"0"), (b"old.\x0c", b"1"), (b"old.a\x7f", b"2"), (b"old.a", b"3")]
     with LeafServer() as hub, api_server(tmp_path / "data", hub) as server:
-        with Client(server.grpc) as client, grpc.insecure_channel(server.grpc) as channel:
+        with (
+            Client(server.grpc, timeout=60) as client,
+            grpc.insecure_channel(server.grpc) as channel,
+        ):
             client.create_stream("new", "new.>")
             client.create_stream("old", "old.>", restoring=True)
             restore(channel, "old", stored)

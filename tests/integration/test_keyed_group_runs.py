@@ -23,7 +23,7 @@ RECORDS = 30
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     data = tmp_path_factory.mktemp("runs") / "data"
     with NatsServer() as nats, running_server(data, "--nats", nats.url) as running:
-        with Client(running.grpc) as client:
+        with Client(running.grpc, timeout=60) as client:
             client.create_group("shop", "shop.>", streams=3, max_messages=1_000)
             client.create_stream("alone", "alone")
             client.publish("alone", b"1")

@@ -183,8 +183,8 @@ def test_a_group_grows_while_it_is_published_to_and_read(
 ) -> None:
     client.create_group("grow", "grow.>", streams=2)
     with (
-        Client(server.grpc) as plain,
-        Client(server.grpc) as batched,
+        Client(server.grpc, timeout=60) as plain,
+        Client(server.grpc, timeout=60) as batched,
         batched.publisher("grow.many") as publisher,
         client.consume_group("grow", "grow-workers") as member,
     ):
@@ -388,7 +388,7 @@ def test_a_groups_name_is_told_from_a_misspelt_one_wherever_a_stream_belongs(
     server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = r"^'jobs' is a group of streams: name one of them, jobs-0 to jobs-3$"
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_group("jobs", "jobs.>", streams=4)
         client.create_group("sole.group", "sole.group.>", streams=1)
         calls: list[Callable[[str], object]] = [

@@ -61,7 +61,7 @@ def server(tmp_path: Path, lake: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         yield client
 
 
@@ -244,7 +244,7 @@ def test_a_bucket_holds_old_records_and_nobody_sees_its_credentials(
     server = ServerProcess(tmp_path / "data", environment=environment)
     server.start()
     try:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             in_a_bucket(server, client)
         assert SECRET not in server.log_text
     finally:
@@ -282,7 +282,7 @@ def purged_in_the_lake(client: Client) -> None:
 def again_after_a_restart(server: ServerProcess, before: bytes) -> None:
     server.kill()
     server.start()
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         assert client.offset_at("old", "earliest") == 0
         assert batches(client, "old") == before
         fill(client, "old", COUNT)
@@ -310,7 +310,7 @@ def test_a_table_of_a_lost_cluster_is_taken_over(
         end = told["end_offset"]
         assert told["start_offset"] == 0
         assert copied <= end <= 200
-        with Client(new.grpc) as again:
+        with Client(new.grpc, timeout=60) as again:
             with again.publisher("found") as publisher:
                 publisher.publish_many([b"%d" % each for each in range(100)])
             with again.consume("found", stop="latest") as consumer:

@@ -33,7 +33,7 @@ def server(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     server = ServerProcess(folder / "data", "--nats", hub.url, environment=environment)
     server.start()
     try:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             only_in_lake(server, client, "old", COUNT)
         yield server
     finally:
@@ -88,7 +88,7 @@ async def consumed(client: NatsClient) -> None:
 
 
 def test_clients_read_the_lake_backwards_by_filter_and_in_groups(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         with client.consume("old", reverse=True) as consumer:
             values = [number_of(each.value) for each in consumer if each.value is not None]
         assert values == list(range(COUNT - 1, -1, -1))

@@ -17,7 +17,7 @@ def test_what_waits_in_a_log_that_is_lost_is_unknown(own_server: ServerProcess) 
             return str(answer.read().decode())
 
     own_server.start()
-    with Client(own_server.grpc) as client:
+    with Client(own_server.grpc, timeout=60) as client:
         stream = client.create_stream("lost", "lost")
         for _ in range(3):
             client.publish("lost", b"x")
@@ -28,7 +28,7 @@ def test_what_waits_in_a_log_that_is_lost_is_unknown(own_server: ServerProcess) 
     (segment,) = (own_server.data / "streams" / str(stream.id)).glob("*.log")
     segment.unlink()
     own_server.start()
-    with Client(own_server.grpc) as client:
+    with Client(own_server.grpc, timeout=60) as client:
         described = client.describe_stream("lost")
         assert described.state.startswith("offline")
         assert described.high_watermark is None

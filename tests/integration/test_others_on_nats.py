@@ -36,7 +36,7 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 def server_on(nats_server: NatsServer, folder: Path) -> Iterator[ServerProcess]:
     """A cluster of one node, with a stream. It has told its node that all acks name it."""
     with running_server(folder, "--nats", nats_server.url) as server:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("orders", "orders.>")
         api = Api(server.grpc)
         deadline = time.monotonic() + 60
@@ -88,8 +88,8 @@ def test_both_ways_say_where_the_records_are_in_the_publisher_s_own_cluster(
     with (
         server_on(nats_server, tmp_path / "a") as ours,
         server_on(nats_server, tmp_path / "b") as others,
-        Client(ours.grpc) as client,
-        Client(others.grpc) as other,
+        Client(ours.grpc, timeout=60) as client,
+        Client(others.grpc, timeout=60) as other,
     ):
         with other.publisher("orders.eu", via="direct") as publisher:
             publisher.publish_many([b"theirs"] * 7)
@@ -127,7 +127,7 @@ async def test_an_ack_of_nats_jetstream_does_not_count(
 ) -> None:
     client = await nats.connect(nats_server.url)
     try:
-        await client.jetstream().add_stream(name="orders", subjects=["orders.>"])
+        await client.jetstream(timeout=60).add_stream(name="orders", subjects=["orders.>"])
     finally:
         await client.close()
     with server_on(nats_server, tmp_path / "a") as ours:
@@ -140,7 +140,7 @@ def test_a_node_says_that_publishers_of_another_cluster_use_its_subjects(
     with (
         server_on(nats_server, tmp_path / "a") as ours,
         server_on(nats_server, tmp_path / "b") as others,
-        Client(ours.grpc) as client,
+        Client(ours.grpc, timeout=60) as client,
     ):
         client.publish("orders.eu", b"plain")
         with client.publisher("orders.eu") as publisher:
@@ -160,8 +160,8 @@ def test_groups_of_one_name_in_two_clusters_share_no_messages(
     with (
         server_on(nats_server, tmp_path / "a") as ours,
         server_on(nats_server, tmp_path / "b") as others,
-        Client(ours.grpc) as client,
-        Client(others.grpc) as other,
+        Client(ours.grpc, timeout=60) as client,
+        Client(others.grpc, timeout=60) as other,
     ):
         for each in (client, other):
             each.create_stream("jobs-0", "jobs", group="jobs")
@@ -176,7 +176,7 @@ def test_groups_of_one_name_in_two_clusters_share_no_messages(
 
 
 def cluster_id(server: ServerProcess) -> str:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         return client.describe_cluster().cluster_id
 
 

@@ -351,7 +351,7 @@ def test_the_examples_of_the_page_run(
 async def test_a_loop_with_a_limit_ends_once_no_message_is_left(
     server: ServerProcess, max_wait: float
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await filled(client, f"drained-{str(max_wait).replace('.', '-')}", 100)
         async with client.queue(stream, "workers", max_wait=max_wait, prefetch=7) as queue:
             offsets = [message.offset async for message in queue if await message.ack()]
@@ -362,7 +362,7 @@ async def test_a_loop_with_a_limit_ends_once_no_message_is_left(
 
 
 def test_a_loop_with_a_limit_ends_for_programs_without_asyncio_too(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("drained", "drained.>")
         for number in range(3):
             client.publish("drained.x", b"%d" % number)
@@ -376,7 +376,7 @@ def test_a_loop_with_a_limit_ends_for_programs_without_asyncio_too(server: Serve
 
 @on_loop
 async def test_a_loop_that_ends_has_buried_its_dead_letters(server: ServerProcess) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         stream = await filled(client, "drained-letters", 3)
         await client.create_stream("drained-dead", "drained-dead")
         settings: dict[str, Any] = {"max_deliver": 1, "dead_letter": "drained-dead", "max_wait": 0}

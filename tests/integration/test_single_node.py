@@ -211,7 +211,7 @@ def test_js_publish_of_nats_py_works_unchanged_and_no_stream_fails_at_once(
 
     async def publish() -> tuple[str, int]:
         client = await nats.connect(server.nats)
-        context = client.jetstream()
+        context = client.jetstream(timeout=60)
         ack = await context.publish("library.x", b"v", stream="library")
         with pytest.raises(nats.js.errors.NoStreamResponseError):
             await context.publish("nobody.listens", b"v")

@@ -30,7 +30,7 @@ hub = hub_stage()
 @pytest.fixture(scope="module")
 def server(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with api_server(tmp_path_factory.mktemp("subjects") / "data", hub) as running:
-        with Client(running.grpc) as client:
+        with Client(running.grpc, timeout=60) as client:
             client.create_stream("far", "far.>", key="subject")
             client.create_stream("bucket", "bucket.>", **BUCKET)
             client.create_stream("plain", "plain.>")
@@ -60,7 +60,7 @@ async def test_the_last_record_of_a_subject_is_found_however_far_back_it_is(
             "$JS.log.API.DIRECT.GET.far", b'{"multi_last":["far.first","far.never"]}', timeout=60
         )
         assert (reply.data, (reply.headers or {})["Nats-Sequence"]) == (b"1", "1")
-    with Client(server.grpc) as sdk:
+    with Client(server.grpc, timeout=60) as sdk:
         message = sdk.get_last("far", subject="far.first")
         assert message is not None
         assert (message.offset, message.value, message.key) == (0, b"1", b"far.first")
@@ -117,7 +117,7 @@ def test_of_publishers_with_one_expectation_one_is_right(
 
 
 def test_what_a_key_is_is_chosen_once(server: ServerProcess) -> None:
-    with Client(server.grpc) as sdk:
+    with Client(server.grpc, timeout=60) as sdk:
         assert sdk.create_stream("bucket", "bucket.>", **BUCKET).key == "subject"
         with pytest.raises(StreamExistsError, match="key is 'subject', not 'record'"):
             sdk.create_stream("bucket", "bucket.>", key="record")

@@ -124,7 +124,7 @@ def test_many_records_at_once_are_one_span(
 async def test_an_asynchronous_publisher_alike(
     server: ServerProcess, name: str, exporter: InMemorySpanExporter
 ) -> None:
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream(name, f"{name}.>")
         async with client.publisher(f"{name}.a") as publisher:
             await (await publisher.send(b"1"))
@@ -220,7 +220,7 @@ def test_a_node_sends_a_span_for_the_commit(
     server = ServerProcess(tmp_path / "data", environment=environment)
     server.start()
     try:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("orders", "orders.>")
             client.publish("orders.eu", b"1")
             with client.publisher("orders.eu", compression="lz4") as publisher:
