@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +33,22 @@ PIDFD_GETFD = 438
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def missing() -> str:
+    """Why there can be no copies of a child's connections here; "" when there can."""
+    with subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL) as child:
+        process = os.pidfd_open(child.pid)
+        copy = _libc.syscall(PIDFD_GETFD, process, 0, 0)
+        reason = "" if copy >= 0 else f"pidfd_getfd: {os.strerror(ctypes.get_errno())}"
+        for each in (process, copy):
+            if each >= 0:
+                os.close(each)
+        child.kill()
+    return reason
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if reason := missing():
+        raise pytest.UsageError(reason)
     patch = pytest.MonkeyPatch()
     # What subprocess and multiprocessing do, too.
     patch.setattr(os, "kill", _ending_late(os.kill))

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.late_ends import missing
+
 TREE = Path(__file__).parent.parent
 HALTED = """
 import signal, subprocess, time
@@ -107,6 +111,8 @@ def test_processes_stand_still_and_go_on_but_not_those_that_a_test_has_stopped(
 
 
 def test_nats_gives_messages_to_who_has_ended(tmp_path: Path) -> None:
+    if reason := missing():
+        pytest.skip(reason)
     file = tmp_path / "test_ended.py"
     file.write_text(ENDED)
     command = [sys.executable, "-m", "tests", "halts", "--late-ends", "--only", "nobody", "-q"]
