@@ -603,7 +603,7 @@ def test_callbacks_are_told_of_connections_and_of_errors(own_server: ServerProce
         assert (lost, found, errors) == ([], [], [])
         own_server.kill()
         own_server.start()
-        client.publish("told.x", b"2")
+        client.publish("told.x", b"2", msg_id="2")
         assert next(consumer).value == b"2"
         client.list_streams()
         wait_for("lost", lost)

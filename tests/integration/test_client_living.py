@@ -236,7 +236,7 @@ def test_a_client_outlives_its_server(own_server: ServerProcess) -> None:
         with pytest.raises((UnknownOutcomeError, UnavailableError)):
             client.publish("lasting.x", b"maybe", timeout=0.5)
         own_server.start()
-        after = client.publish("lasting.x", b"after").offset
+        after = client.publish("lasting.x", b"after", msg_id="after").offset
         messages = client.fetch("lasting")
         assert [messages[offset].value for offset in acknowledged] == [b"%d" % n for n in range(50)]
         assert messages[after].value == b"after"
@@ -251,7 +251,7 @@ def test_a_consumer_outlives_its_server(own_server: ServerProcess) -> None:
             assert next(consumer).value == b"1"
             own_server.kill()
             own_server.start()
-            client.publish("lasting.x", b"2")
+            client.publish("lasting.x", b"2", msg_id="2")
             assert next(consumer).value == b"2"
 
 
