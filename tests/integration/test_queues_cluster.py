@@ -40,6 +40,34 @@ async def taken(queue: AsyncQueue, count: int) -> list[tuple[int, int]]:
 
 
 @on_loop
+async def test_a_list_of_all_consumers_has_those_of_a_stream_that_moves_meanwhile(
+    cluster: ApiCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leader to be is asked before it leads, and the one before it after that."""
+    leads = cluster.settled("safe").stream.leader
+    moved = asyncio.Event()
+    to = next(node for node in cluster.nodes if node != leads)
+    ask = AsyncClient._consumers_of
+
+    async def asked(client: AsyncClient, stream: object, address: str | None) -> object:
+        if address == cluster.cluster.grpc_addresses[leads]:
+            await moved.wait()
+        found = await ask(client, stream, address)
+        if address == cluster.cluster.grpc_addresses[to]:
+            await client.transfer_leader("safe", to)
+            moved.set()
+        return found
+
+    async with AsyncClient(cluster.servers, timeout=60) as client:
+        made = await client.create_consumer("safe", "moved")
+        monkeypatch.setattr(AsyncClient, "_consumers_of", asked)
+        known = [(each.stream_id, each.name) for each in await client.list_consumers()]
+        assert known.count((made.stream_id, "moved")) == 1
+        monkeypatch.undo()
+        await client.delete_consumer("safe", "moved")
+
+
+@on_loop
 async def test_a_leader_crashes(cluster: ApiCluster, hub: LeafServer) -> None:
     await linked(hub)
     async with client_of(hub.url) as nats:

@@ -4,6 +4,7 @@ with consumers."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,7 +20,12 @@ from jetstream_client.values.consumers import ConsumerDescription
 from jetstream_client.values.durations import Seconds, to_us
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import StreamLike
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, NotFoundError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    NotFoundError,
+    StreamNotFoundError,
+)
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
 
@@ -99,7 +105,9 @@ class Consumers:
 
 
 class AsyncConsumers(AsyncMethods):
-    """A part of `AsyncClient`."""
+    """A part of `AsyncClient`, which sets this."""
+
+    _streams: Streams
 
     async def create_consumer(
         self,
@@ -158,12 +166,23 @@ class AsyncConsumers(AsyncMethods):
         stream those of all streams, for which every node is asked that is alive."""
         if stream is not None:
             return await self._consumers_of(wire.to_ref(stream), None)
+        before = await self._leaderships()
         nodes = (await describe_cluster(self._calls)).nodes
         asked = (self._consumers_of(None, node.grpc) for node in nodes if not node.fenced)
         pages = await asyncio.gather(*asked)
-        return sorted(
-            (each for page in pages for each in page), key=lambda it: (it.stream, it.name)
-        )
+        # Neither leader may have told of a stream that has moved meanwhile, or both.
+        after = await self._leaderships()
+        moved = {each for each, led in after.items() if led != before.get(each)}
+        found = [each for page in pages for each in page if each.stream_id not in moved]
+        for stream_id in moved:
+            with contextlib.suppress(StreamNotFoundError):
+                found += await self._consumers_of(wire.to_ref(stream_id), None)
+        return sorted(found, key=lambda it: (it.stream, it.name))
+
+    async def _leaderships(self) -> dict[int, tuple[int, int]]:
+        """Leader and leader epoch of each stream that has a leader."""
+        streams = await self._streams.find()
+        return {each.id: (each.leader, each.leader_epoch) for each in streams if each.leader >= 0}
 
     async def _consumers_of(
         self, stream: common_pb2.StreamRef | None, address: str | None

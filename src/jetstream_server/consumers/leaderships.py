@@ -78,7 +78,7 @@ class Leaderships:
 
     async def all_loaded(self) -> None:
         """Wait until the durable consumers of all streams that this node leads are known."""
-        if loads := {load for _, load in self._loads.values() if not load.done()}:
+        while loads := {load for _, load in self._loads.values() if not load.done()}:
             await asyncio.wait(loads)
 
     async def add(

@@ -212,6 +212,7 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
         server.grpc_loop,
         server.configured.id,
         server.certificates,
+        reach=node.metadata.reach,
         requires_token=node.access.enabled,
         secret=server.config.credential.encode(),
     )

@@ -511,6 +511,11 @@ class Answers(Gateway):
             return pb.DescribeLakeResponse(table_url="file:///t", metadata=b"{}")
         return METHODS[type(request)].answer()
 
+    def leaderships(self) -> dict[int, tuple[int, int]]:
+        return {}
+
+    async def caught_up(self) -> None: ...
+
 
 @pytest.mark.parametrize(
     "path",

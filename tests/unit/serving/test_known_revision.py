@@ -161,6 +161,7 @@ class Told:
 
     async def ListStreams(self, _: object, context: Any) -> pb.ListStreamsResponse:
         told = dict(context.invocation_metadata())
+        context.set_trailing_metadata(((REVISION_KEY, "9"),))
         return pb.ListStreamsResponse(revision=int(told.get(REVISION_KEY, "0")))
 
 
@@ -178,11 +179,18 @@ async def test_what_http_asks_of_another_node_names_the_revision_of_its_own() ->
     server, port = await grpc_loop.run(listen())
     addresses = SimpleNamespace(grpc=f"127.0.0.1:{port}")
     registry = SimpleNamespace(revision=7, nodes={1: SimpleNamespace(addresses=addresses)})
-    gateway = Gateway(cast(Registry, registry), grpc_loop, 0, requires_token=False)
+    reached = list[int]()
+
+    async def reach(revision: int) -> None:
+        reached.append(revision)
+
+    gateway = Gateway(cast(Registry, registry), grpc_loop, 0, reach=reach, requires_token=False)
     try:
         sender = Sender("", "10.0.0.1:5")
         found = await gateway.call(pb.ListStreamsRequest(), sender, node_id=1, seconds=60)
         assert found.revision == 7
+        await gateway.caught_up()
+        assert reached == [9]
     finally:
         await gateway.close()
         await grpc_loop.run(server.stop(0))

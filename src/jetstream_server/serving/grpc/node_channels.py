@@ -4,14 +4,14 @@ is first needed, and again when there are new certificates."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
-from jetstream_protocol.channels import reconnect_options
+from jetstream_protocol.channels import REVISION_KEY, reconnect_options
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
 from jetstream_protocol.services import METHODS, callable_of
 from jetstream_server.background import end_tasks
@@ -43,19 +43,25 @@ class NodeChannels:
         metadata: Sequence[tuple[str, str]],
         seconds: float,
         node: str,
+        told: Callable[[int], None] | None = None,
     ) -> Any:
         """Return the answer to a call from the node's loop. node: the called node's name in errors.
-        Raises the JetstreamError of the answer, and UnavailableError without an answer within
-        `seconds`."""
+        told: called with the revision of the metadata there, 0 if it does not say. Raises the
+        JetstreamError of the answer, and UnavailableError without an answer within `seconds`."""
 
-        async def on_grpc_loop() -> Any:
-            call = callable_of(self._channel(address), METHODS[type(request)])
-            return await call(request, timeout=seconds, metadata=metadata)
+        async def on_grpc_loop() -> tuple[Any, int]:
+            make = callable_of(self._channel(address), METHODS[type(request)])
+            call = make(request, timeout=seconds, metadata=metadata)
+            found = await call
+            return found, 0 if told is None else _revision_of(await call.trailing_metadata())
 
         try:
-            return await self._loop.run(on_grpc_loop())
+            found, revision = await self._loop.run(on_grpc_loop())
         except aio.AioRpcError as error:
             raise _call_error(error, node) from error
+        if told is not None:
+            told(revision)
+        return found
 
     async def close(self) -> None:
         await self._loop.run(self._close())
@@ -94,6 +100,11 @@ class NodeChannels:
         await end_tasks(*self._closing)
         for channel in self._channels.values():
             await channel.close()
+
+
+def _revision_of(trailers: Iterable[tuple[str, str | bytes]]) -> int:
+    found = next((value for key, value in trailers if key == REVISION_KEY), "")
+    return int(found) if found.isdigit() else 0
 
 
 def _call_error(error: aio.AioRpcError, node: str) -> JetstreamError:

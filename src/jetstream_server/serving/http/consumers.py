@@ -9,11 +9,13 @@ and looks for no other leader.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from aiohttp import web
 
-from jetstream_protocol.generated import api_pb2
+from jetstream_protocol.errors import PermissionDeniedError, StreamNotFoundError
+from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.api import to_dict
@@ -72,18 +74,31 @@ class ConsumersApi:
         """From all nodes. Raises the error of one that does not answer: a scaler keeps what it
         knows then, and would take less for the truth."""
         who = sender_of(request)
+        before = self._gateway.leaderships()
         answer = await self._gateway.call(api_pb2.DescribeClusterRequest(), who)
         await claim(request)
         alive = [each.address.node_id for each in answer.nodes if not each.fenced]
         pages = await asyncio.gather(*(self._listed_by(node, who) for node in alive))
-        return [each for page in pages for each in page]
+        # Neither leader may have told of a stream that has moved meanwhile, or both.
+        await self._gateway.caught_up()
+        after = self._gateway.leaderships()
+        moved = {each for each, led in after.items() if led != before.get(each)}
+        found = [each for page in pages for each in page if each.stream_id not in moved]
+        for stream_id in moved:
+            with contextlib.suppress(StreamNotFoundError, PermissionDeniedError):
+                ref = common_pb2.StreamRef(id=stream_id)
+                found += await self._listed_by(after[stream_id][0], who, ref)
+        return found
 
-    async def _listed_by(self, node_id: int, who: Sender) -> list[pb.ConsumerDescription]:
+    async def _listed_by(
+        self, node_id: int, who: Sender, stream: common_pb2.StreamRef | None = None
+    ) -> list[pb.ConsumerDescription]:
+        """Of all streams that the node leads, or of one."""
         found: list[pb.ConsumerDescription] = []
         after = ""
         while True:
             answer: pb.ListConsumersResponse = await self._gateway.call(
-                pb.ListConsumersRequest(after=after),
+                pb.ListConsumersRequest(stream=stream, after=after),
                 who,
                 node_id=node_id,
             )

@@ -8,6 +8,7 @@ With a token, only the token identifies the caller, whatever certificate the con
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -32,8 +33,9 @@ _REDIRECTS_MAX = 2
 
 
 class Gateway:
-    """requires_token: security is on. secret: the cluster's credential, for the audit log of the
-    node that is called (security/origin_proof.py)."""
+    """reach: waits for a revision of the metadata. requires_token: security is on. secret: the
+    cluster's credential, for the audit log of the node that is called (security/origin_proof.py).
+    """
 
     def __init__(
         self,
@@ -42,10 +44,14 @@ class Gateway:
         node_id: int,
         certificates: Certificates | None = None,
         *,
+        reach: Callable[[int], Awaitable[None]],
         requires_token: bool,
         secret: bytes = b"",
     ) -> None:
         self._secret = secret
+        self._reach = reach
+        self._told = 0
+        """The highest revision of the metadata that an answer has told."""
         self._requires_token = requires_token
         self._registry = registry
         self._node_id = NodeId(node_id)
@@ -66,7 +72,12 @@ class Gateway:
         for redirects_left in reversed(range(_REDIRECTS_MAX + 1)):
             try:
                 return await self._channels.call(
-                    address, request, metadata=metadata, seconds=seconds, node=address
+                    address,
+                    request,
+                    metadata=metadata,
+                    seconds=seconds,
+                    node=address,
+                    told=self._note_told,
                 )
             except (NotLeaderError, NotReplicaError) as error:
                 if error.redirect is None or not redirects_left:
@@ -78,6 +89,21 @@ class Gateway:
         """The leader that this node knows; None: there is none, or there is no such stream."""
         stream = self._registry.streams.get(StreamId(stream_id))
         return None if stream is None or stream.leader == NO_NODE else stream.leader
+
+    def _note_told(self, revision: int) -> None:
+        self._told = max(self._told, revision)
+
+    def leaderships(self) -> dict[int, tuple[int, int]]:
+        """Leader and leader epoch of each stream that has a leader, as far as this node knows."""
+        return {
+            each.id: (each.leader, each.leader_epoch)
+            for each in self._registry.streams.values()
+            if each.leader != NO_NODE
+        }
+
+    async def caught_up(self) -> None:
+        """Return once this node knows what those knew that have answered; see `reach`."""
+        await self._reach(self._told)
 
     def stream_name(self, stream_id: int) -> str | None:
         """The full name of a stream; None: there is no such stream any more."""
