@@ -110,6 +110,31 @@ async def test_a_list_of_all_consumers_waits_for_those_that_a_new_leader_still_l
     await node.leaderships.close()
 
 
+@on_virtual_loop
+async def test_it_waits_for_those_of_a_stream_that_comes_meanwhile_too() -> None:
+    node = Node()
+    loads = [asyncio.Event(), asyncio.Event()]
+    begun = list[asyncio.Event]()
+
+    async def slow(stream_ids: Any) -> Any:
+        begun.append(loads[len(begun)])
+        await begun[-1].wait()
+        return []
+
+    node.log.load = slow  # type: ignore[method-assign]
+    node.hears(epoch=6, leads=True)
+    waiting = asyncio.ensure_future(node.leaderships.all_loaded())
+    await eventually(lambda: len(begun) == 1)
+    node.hears(epoch=7, leads=True)
+    loads[0].set()
+    await eventually(lambda: len(begun) == 2)
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    loads[1].set()
+    await waiting
+    await node.leaderships.close()
+
+
 @pytest.mark.parametrize("leads", [True, False])
 @on_virtual_loop
 async def test_who_has_lost_it_while_the_consumers_were_loaded_takes_over_nothing(
