@@ -18,9 +18,11 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     StreamPausedError,
     StreamReadonlyError,
+    UnknownOutcomeError,
     UnsupportedHeaderError,
 )
 from tests.support.gate import gated_node
+from tests.support.loops import eventually, on_loop
 from tests.support.server import ServerProcess
 
 STRAIGHT: list[Literal["direct", "auto"]] = ["direct", "auto"]
@@ -231,3 +233,27 @@ def test_auto_goes_by_nats_while_the_leader_cannot_be_reached(tmp_path: Path) ->
         assert [each[3] for each in records_of(client, "apart")] == [
             b"0", b"1", b"2", b"3", b"4",
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_message_without_an_answer_is_unknown_once_the_client_is_closed(
+    tmp_path: Path, count: int
+) -> None:
+    """Its caller's own task is not cancelled."""
+
+    @on_loop
+    async def scenario() -> None:
+        with gated_node(tmp_path) as node:
+            client = AsyncClient(node.grpc, timeout=60)
+            for number in range(count):
+                await client.create_stream(f"s{number}", "both.>")
+            await client.publish("both.x", b"1", via="direct")
+            node.data_gate.fall_silent()
+            publishing = asyncio.create_task(client.publish("both.x", b"2", via="direct"))
+            (connection,) = client._data_plane._producing.values()
+            await eventually(lambda: connection.pending == count)
+            await client.aclose()
+            with pytest.raises(UnknownOutcomeError):
+                await publishing
+
+    scenario()

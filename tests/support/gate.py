@@ -52,7 +52,7 @@ class Gate:
         self._do(self._shut())
 
     def fall_silent(self) -> None:
-        self._loop.call_soon_threadsafe(self._passes.clear)
+        self._do(self._fall_silent())
 
     def _do(self, work: object) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()  # type: ignore[arg-type]
@@ -61,6 +61,9 @@ class Gate:
         if self._server is None:
             self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
         self._passes.set()
+
+    async def _fall_silent(self) -> None:
+        self._passes.clear()
 
     async def _shut(self) -> None:
         server, self._server = self._server, None

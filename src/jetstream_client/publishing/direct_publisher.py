@@ -93,7 +93,8 @@ class DirectPublisher:
         self._data_plane = data_plane
         self._avoided: Recent[int, float] = Recent(STREAMS_MAX)
         self._going: set[asyncio.Task[Ack]] = set()
-        """To streams that no publish waits for any more, because another one has acknowledged."""
+        """To streams that no publish waits for any more: another one has acknowledged, or the
+        publish was cancelled."""
 
     async def publish(
         self,
@@ -149,15 +150,17 @@ class DirectPublisher:
     ) -> tuple[Ack, ...]:
         tasks = [asyncio.get_running_loop().create_task(each) for each in stores]
         for task in tasks:
-            self._going.add(task)
             task.add_done_callback(self._has_gone)
         left = set(tasks)
-        while left:
-            _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            over = [task for task in tasks if task.done()]
-            acks = tuple(task.result() for task in over if task.exception() is None)
-            if one_is_enough and acks:
-                return acks
+        try:
+            while left:
+                _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                over = [task for task in tasks if task.done()]
+                acks = tuple(task.result() for task in over if task.exception() is None)
+                if one_is_enough and acks:
+                    return acks
+        finally:
+            self._going |= left  # Not before: closing the client would cancel who waits for them.
         errors = [error for task in tasks if isinstance(error := task.exception(), JetstreamError)]
         if not errors:
             return acks
