@@ -38,9 +38,11 @@ def minority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
                     if client.describe_stream(name).leader != leader:
                         client.transfer_leader(name, leader)
                         return False
-                streams = [client.describe_stream(name) for name in wanted]
-                return all(sorted(each.isr) == running.nodes for each in streams) and (
-                    len(running.api(2).values_upto("orders", RECORDS)) == RECORDS
+                streams = [running.api(2).known(name) for name in wanted]
+                return (
+                    [each.leader for each in streams] == list(wanted.values())
+                    and all(sorted(each.isr) == running.nodes for each in streams)
+                    and len(running.api(2).values_upto("orders", RECORDS)) == RECORDS
                 )
 
             running.wait_for("node 2 leads one, and knows the other", all_is_as_wanted)
@@ -86,8 +88,9 @@ def complaint_of(minority: TestCluster, words: str, *arguments: str) -> str:
     for seconds in PATIENCES:
         timeout = ("--timeout", str(seconds))
         done = command.jetstream(*arguments, "--server", minority.servers, *timeout)
-        assert done.returncode == 4, done
-        if words in done.stderr:
+        # An attempt that is on its way when the time is over leaves the outcome unknown.
+        assert done.returncode in (4, 5), done
+        if done.returncode == 4 and words in done.stderr:
             return done.stderr
     raise AssertionError(done)
 

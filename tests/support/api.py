@@ -57,6 +57,12 @@ class Api:
         request = pb.DescribeStreamRequest(stream=common_pb2.StreamRef(name=name))
         return call(self.streams.DescribeStream, request).description
 
+    def known(self, name: str) -> pb.Stream:
+        """The stream as this server knows it, whoever leads it."""
+        ref = common_pb2.StreamRef(name=name)
+        request = pb.DescribeStreamRequest(stream=ref, registry_only=True)
+        return call(self.streams.DescribeStream, request).description.stream
+
     def delete(self, name: str) -> None:
         request = pb.DeleteStreamRequest(stream=common_pb2.StreamRef(name=name))
         patient_call(self.streams.DeleteStream, request)
