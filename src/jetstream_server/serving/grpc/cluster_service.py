@@ -175,6 +175,8 @@ class ClusterService:
     async def _transfer(self, stream: StreamMetadata, target: NodeId) -> None:
         """Transfer by hand-over; if that fails again and again, without the leader: an operator
         demands it."""
+        await self._metadata.barrier()  # It may not have heard yet that the target is in sync.
+        stream = self._metadata.registry.streams.get(stream.id, stream)
         if target in stream.isr and stream.leader not in (NO_NODE, target):
             for left in reversed(range(HAND_OVERS)):
                 try:
