@@ -109,7 +109,8 @@ class TestCluster:
         return (self.cluster.directory / f"node-{node}.log").read_text()
 
     def _ends_of_logs(self) -> str:
-        return "".join(f"\n--- node {node}\n{self.log(node)[-3000:]}" for node in self.nodes)
+        begun = (node for node in self.nodes if self.cluster.processes.log(f"node-{node}").exists())
+        return "".join(f"\n--- node {node}\n{self.log(node)[-3000:]}" for node in begun)
 
     @property
     def controller(self) -> int:
