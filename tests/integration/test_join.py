@@ -48,9 +48,6 @@ class _Files(LocalCluster):
         arguments = ["--config", str(file), "--node-id", str(node), "--data", str(self.data(node))]
         self._start(node_name(node), [*self.server, *arguments])
 
-    def _missing_majority(self) -> str:
-        return ""  # The file of the cluster lists both, long before there are two.
-
 
 class _Cluster(TestCluster):
     kind = _Files
@@ -154,6 +151,9 @@ class _Growing(LocalCluster):
         file.write_text(yaml.safe_dump(config))
         arguments = ["--config", str(file), "--node-id", str(node), "--data", str(self.data(node))]
         self._start(node_name(node), [*self.server, *arguments])
+
+    def _missing_majority(self) -> str:
+        return ""  # The file of the cluster lists both, long before there are two.
 
 
 class _GrowingCluster(TestCluster):
