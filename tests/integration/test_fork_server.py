@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.support.fork_server import ForkedProcess, fork_server
+from tests.support.forked_nodes import ForkedNodes
 
 
 def forked(code: str, **environment: str) -> ForkedProcess:
@@ -89,3 +91,16 @@ def test_threads_may_wait_for_its_end_together() -> None:
         said(process)
         with ThreadPoolExecutor(8) as threads:
             assert set(threads.map(lambda each: each.wait(60), [process] * 8)) == {0}
+
+
+def test_a_network_knows_at_once_who_was_started_and_who_has_ended(tmp_path: Path) -> None:
+    nodes = ForkedNodes(tmp_path / "nodes")
+    command = [sys.executable, "-m", "tests.support.run_code", "import time; time.sleep(600)"]
+    with nodes.changing():
+        nodes.start("one", command)
+        nodes.start("two", command)
+    assert nodes.started() == nodes.pids()
+    assert nodes.end("one", signal.SIGKILL)
+    assert [*nodes.started()] == ["two"]
+    assert nodes.end("two", signal.SIGKILL)
+    assert nodes.started() == {}

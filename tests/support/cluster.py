@@ -36,7 +36,7 @@ class TestCluster:
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         self.cluster = self.kind(directory)
-        self.cluster.processes = ForkedNodes(self.cluster.directory)
+        self.cluster.processes = self.processes = ForkedNodes(self.cluster.directory)
         self.cluster.create(nodes, free_port_base(PORTS_BETWEEN_NODES * nodes))
         self.nodes = self.cluster.node_ids
         self._apis: dict[int, Api] = {}

@@ -46,7 +46,7 @@ class FaultCluster(TestCluster):
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         super().__init__(directory, nodes)
-        self.network = FaultNetwork(self.cluster.pids)
+        self.network = FaultNetwork(self.processes.started)
         config = self.cluster.config
         for node in config["nodes"]:
             for port in PORTS:
