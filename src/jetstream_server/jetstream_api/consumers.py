@@ -53,7 +53,7 @@ from jetstream_server.jetstream_api.leaf.parser import LeafMessage
 from jetstream_server.jetstream_api.lost_pulls import (
     HEARD,
     LostPulls,
-    heard_meanwhile,
+    lost_since,
     told_pulls,
 )
 from jetstream_server.jetstream_api.outlet import LeafOutlet, flow_subject, mark_of
@@ -234,8 +234,8 @@ class ConsumerRequests:
             return {}
         if verb == HEARD:
             await self.link.settled()  # What was asked before has come then.
-            meanwhile = heard_meanwhile(payload, self._clocks.monotonic())
-            return told_pulls(self._heard_pulls.lost(stream_id, *meanwhile))
+            lost_us = lost_since(payload, self._clocks.monotonic())
+            return told_pulls(self._heard_pulls.lost(stream_id, lost_us))
         stream = self._registry.stream_of(common_pb2.StreamRef(id=stream_id))
         replica = self._replicas.led_replica_of(stream)
         await self._leaderships.loaded(replica)
@@ -609,8 +609,7 @@ class ConsumerRequests:
         """Remember a pull that another node answers."""
         now_us = self._clocks.monotonic()
         with contextlib.suppress(ApiError):
-            pull = pull_of(message.payload, message.reply, now_us)
-            self._heard_pulls.take(stream_id, pull, now_us)
+            self._heard_pulls.take(stream_id, pull_of(message.payload, message.reply, now_us))
 
     def _pull_from(self, consumer: Consumer, reply: bytes, payload: bytes) -> None:
         try:

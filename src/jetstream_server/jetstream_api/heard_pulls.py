@@ -30,27 +30,21 @@ class HeardPulls:
     def __len__(self) -> int:
         return len(self._inboxes)
 
-    def take(self, stream_id: StreamId, pull: Pull, now_us: MonotonicUs) -> None:
+    def take(self, stream_id: StreamId, pull: Pull) -> None:
         """Remember a pull. One that does not wait is over by the time it is needed."""
         if pull.no_wait and pull.expires_us is None:
             return
-        pull.sent_us = now_us
         pulls = self._inboxes.pop(stream_id, pull.reply) or deque(maxlen=OF_AN_INBOX)
         pulls.append(pull)
         self._inboxes.put(stream_id, pull.reply, pulls)
         while len(self._inboxes) > INBOXES_MAX:
             self._inboxes.pop_oldest()
 
-    def lost(self, stream_id: StreamId, lost_us: MonotonicUs, back_us: MonotonicUs) -> list[Pull]:
-        """The pulls of a stream that may wait in vain, as its leader had no link from `lost_us` to
-        `back_us`: those that had not expired before. Whoever has asked again since is served."""
-        return [
-            pull
-            for pulls in self._inboxes.of(stream_id)
-            if pulls[-1].sent_us <= back_us
-            for pull in pulls
-            if _waits(pull, lost_us)
-        ]
+    def lost(self, stream_id: StreamId, lost_us: MonotonicUs) -> list[Pull]:
+        """The pulls of a stream that may wait in vain, as its leader has had no link since
+        `lost_us`: those that had not expired before."""
+        found = self._inboxes.of(stream_id)
+        return [pull for pulls in found for pull in pulls if _waits(pull, lost_us)]
 
     def forget(self, stream_id: StreamId) -> None:
         """Forget the pulls of a stream."""

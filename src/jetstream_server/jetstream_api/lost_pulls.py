@@ -10,6 +10,7 @@ is no copy, NATS itself says that nobody answers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
@@ -22,7 +23,7 @@ from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import Pull
 from jetstream_server.jetstream_api.answers import status_headers
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection
-from jetstream_server.jetstream_api.owed_ends import OwedEnds
+from jetstream_server.jetstream_api.owed_ends import OWED_MAX, OwedEnds
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.serving.grpc.peers import Peers
 
@@ -59,6 +60,9 @@ class LostPulls:
         self._link: LeafConnection | None = None
         self._lost_us: MonotonicUs | None = None
         """Since when there is no link; None: there is one, or there was none yet."""
+        self._asked: set[bytes] | None = None
+        """The inboxes of the pulls that have come since the link is back, while other nodes are
+        asked; None: they are not."""
         self._look: asyncio.TimerHandle | None = None
 
     def begin(self, link: LeafConnection) -> None:
@@ -78,6 +82,8 @@ class LostPulls:
         """A pull has come."""
         if len(self._owed):
             self._owed.asked_again(inbox)
+        if self._asked is not None and len(self._asked) < OWED_MAX:
+            self._asked.add(inbox)
 
     def lost(self) -> None:
         """The link is lost."""
@@ -95,7 +101,8 @@ class LostPulls:
         if lost_us is None:
             self._tell()
         else:
-            self._spawn(self._tell_all(streams, lost_us, now_us), "ending lost pulls")
+            self._asked = set()
+            self._spawn(self._tell_all(streams, lost_us, self._asked), "ending lost pulls")
 
     def interest_changed(self) -> None:
         """Somebody has begun or ceased to listen."""
@@ -103,9 +110,14 @@ class LostPulls:
             self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._tell)
 
     async def _tell_all(
-        self, streams: Sequence[StreamId], lost_us: MonotonicUs, back_us: MonotonicUs
+        self, streams: Sequence[StreamId], lost_us: MonotonicUs, asked: set[bytes]
     ) -> None:
-        """Other nodes are asked first: a client is to be told once."""
+        """Other nodes are asked first: a client is to be told once. Not before NATS brings pulls
+        here, too. asked: see `_asked`."""
+        assert self._link is not None
+        with contextlib.suppress(JetstreamError, TimeoutError):
+            async with asyncio.timeout(_ASK_SECONDS):
+                await self._link.settled()
         at_once = asyncio.Semaphore(_ASKED_AT_ONCE)
         silent: set[NodeId] = set()
 
@@ -114,32 +126,33 @@ class LostPulls:
                 if node not in silent:
                     try:
                         async with asyncio.timeout(_ASK_SECONDS):
-                            await self._ask(node, stream_id, lost_us, back_us)
+                            await self._ask(node, stream_id, lost_us, asked)
                     except (JetstreamError, TimeoutError, ValueError):
                         silent.add(node)  # It is down, or of an earlier version.
 
-        asked = [
+        asking = [
             ask(node, stream_id)
             for stream_id in streams
             if (stream := self._registry.streams.get(stream_id)) is not None
             for node in stream.isr
             if node != self._node_id
         ]
-        await asyncio.gather(*asked)
+        await asyncio.gather(*asking)
+        if self._asked is asked:
+            self._asked = None
         self._tell()
 
     async def _ask(
-        self, node: NodeId, stream_id: StreamId, lost_us: MonotonicUs, back_us: MonotonicUs
+        self, node: NodeId, stream_id: StreamId, lost_us: MonotonicUs, asked: set[bytes]
     ) -> None:
         now_us = self._clocks.monotonic()
-        ago = {"lost_us": now_us - lost_us, "back_us": now_us - back_us}
-        body = json.dumps(ago).encode()
+        body = json.dumps({"lost_us": now_us - lost_us}).encode()
         answer = await self._peers.ask_consumers(node, stream_id, HEARD, "", body)
         found = bounded_json.loads(answer).get("pulls", [])
         pulls = [Pull(inbox.encode("latin-1"), left, length) for inbox, left, length in found]
         for pull in pulls:
             pull.is_heard = True
-        self._owed.owe(pulls, now_us)
+        self._owed.owe([pull for pull in pulls if pull.reply not in asked], now_us)
 
     def _tell(self) -> None:
         if self._look is not None:
@@ -151,10 +164,9 @@ class LostPulls:
                 link.send(status.to, b"", status_headers(status.text, status.headers))
 
 
-def heard_meanwhile(body: bytes, now_us: MonotonicUs) -> tuple[MonotonicUs, MonotonicUs]:
-    """When the link of who sends HEARD was lost, and was back, by this node's clock."""
-    ago = bounded_json.loads(body)
-    return MonotonicUs(now_us - ago["lost_us"]), MonotonicUs(now_us - ago["back_us"])
+def lost_since(body: bytes, now_us: MonotonicUs) -> MonotonicUs:
+    """Since when who sends HEARD has had no link, by this node's clock."""
+    return MonotonicUs(now_us - bounded_json.loads(body)["lost_us"])
 
 
 def told_pulls(pulls: Iterable[Pull]) -> dict[str, Any]:

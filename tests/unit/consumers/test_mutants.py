@@ -21,6 +21,7 @@ from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import Pulls
 from jetstream_server.jetstream_api.heard_pulls import HeardPulls
 from jetstream_server.jetstream_api.leaf.connection import ROOM_BYTES, LeafConnection
+from jetstream_server.jetstream_api.lost_pulls import LostPulls
 from jetstream_server.jetstream_api.owed_ends import OwedEnds
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader
@@ -31,7 +32,12 @@ from tests.unit.consumers import (
     test_manager,
     test_new_leader,
 )
-from tests.unit.jetstream_api import test_heard_pulls, test_leaf_connection, test_owed_ends
+from tests.unit.jetstream_api import (
+    test_heard_pulls,
+    test_leaf_connection,
+    test_lost_pulls,
+    test_owed_ends,
+)
 from tests.unit.serving import test_first_cursor
 
 
@@ -106,9 +112,8 @@ def loses_the_pulls(lost: Callable[..., Any], self: HeardPulls, *args: Any) -> A
     return found
 
 
-def ends_who_has_asked_again(lost: Callable[..., Any], self: HeardPulls, *args: Any) -> Any:
-    stream_id, lost_us, _ = args
-    return lost(self, stream_id, lost_us, 2**62)
+def forgets_who_has_asked(self: LostPulls, inbox: bytes) -> None:
+    self._owed.asked_again(inbox)
 
 
 def around(of: type, name: str, replacement: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,7 +209,12 @@ MUTANTS = {
         HeardPulls, "lost", around(HeardPulls, "lost", loses_the_pulls), HEARD
     ),
     "pulls that are being served are ended": Mutant(
-        HeardPulls, "lost", around(HeardPulls, "lost", ends_who_has_asked_again), HEARD
+        LostPulls, "asked_again", forgets_who_has_asked,
+        test_lost_pulls.test_who_asks_again_by_itself_is_told_nothing_whoever_else_has_heard_it,
+    ),
+    "who comes back later is not told": Mutant(
+        LostPulls, "interest_changed", nothing,
+        test_lost_pulls.test_who_comes_back_later_is_told_then,
     ),
     "a pull whose inbox nobody hears is not ended by anybody": Mutant(
         Pulls, "take", lambda *_: [], OTHERS
