@@ -68,18 +68,25 @@ class Leaderships:
         while not (self._is_closed or replica.stream.is_internal):
             if not self._is_known(replica):
                 self._take_over([replica])
-            await asyncio.shield(self._loads[replica.stream.id][1])
+            await asyncio.wait([self._loads[replica.stream.id][1]])  # `close` cancels it.
+            self._check_open()
             self._replicas.led_replica_of(replica.stream)
             if self._is_known(replica):
                 self._consumers.check_has(replica)
                 return
+        self._check_open()
+
+    def _check_open(self) -> None:
+        """Raise UnavailableError if all consumers are being closed."""
         if self._is_closed:
             raise UnavailableError("this node ends; another one will lead the stream")
 
     async def all_loaded(self) -> None:
-        """Wait until the durable consumers of all streams that this node leads are known."""
+        """Wait until the durable consumers of all streams that this node leads are known. Raises
+        UnavailableError."""
         while loads := {load for _, load in self._loads.values() if not load.done()}:
             await asyncio.wait(loads)
+        self._check_open()
 
     async def add(
         self, replica: Replica, config: ConsumerConfig, position: int, selected: Iterable[int] = ()

@@ -220,6 +220,35 @@ async def test_a_node_that_ends_says_so() -> None:
         await node.leaderships.loaded(node.replica)
 
 
+@pytest.mark.parametrize("is_all", [False, True], ids=["of one stream", "all"])
+@on_virtual_loop
+async def test_a_node_that_ends_while_it_loads_says_so(is_all: bool) -> None:
+    """The caller's own task is not cancelled; and a list without them would be taken for the
+    truth."""
+    node = Node()
+
+    async def slow(stream_ids: Any) -> Any:
+        await asyncio.sleep(60)
+
+    node.log.load = slow  # type: ignore[method-assign]
+    node.hears(epoch=6, leads=True)
+    asked = node.leaderships.all_loaded() if is_all else node.leaderships.loaded(node.replica)
+    asking = asyncio.ensure_future(asked)
+    await asyncio.sleep(1)
+    await node.leaderships.close()
+    with pytest.raises(UnavailableError, match="this node ends"):
+        await asking
+
+
+@on_virtual_loop
+async def test_a_node_that_has_ended_lists_nothing() -> None:
+    node = Node()
+    await node.leaderships.loaded(node.replica)
+    await node.leaderships.close()
+    with pytest.raises(UnavailableError, match="this node ends"):
+        await node.leaderships.all_loaded()
+
+
 @pytest.mark.parametrize("what", ["leadership", "lease"])
 @on_virtual_loop
 async def test_who_has_lost_it_while_a_consumer_was_created_does_not_answer(
