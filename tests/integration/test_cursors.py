@@ -379,23 +379,28 @@ class TestLooking:
         assert 0.0 < second.lag_seconds < 60.0
 
     def test_what_is_moved_and_deleted_by_hand_is_in_the_audit_log(
-        self, client: Client, server: ServerProcess, stream: str
+        self, own_server: ServerProcess
     ) -> None:
-        with client.consume(stream, cursor="reader") as consumer:
-            offsets(consumer, 3)
-        client.seek_cursor("by-hand", stream, 4)
-        client.seek_cursor("by-hand", stream, 5)
-        client.delete_cursor("by-hand", stream)
-        lines = [json.loads(line) for line in server.log_text.splitlines() if line[:1] == "{"]
+        """What others move fills up what the log takes in half a minute."""
+        own_server.start()
+        with Client(own_server.grpc, timeout=60) as client:
+            client.create_stream("moved", "moved")
+            for number in range(6):
+                client.publish("moved", b"%d" % number)
+            with client.consume("moved", cursor="reader") as consumer:
+                offsets(consumer, 3)
+            client.seek_cursor("by-hand", "moved", 4)
+            client.seek_cursor("by-hand", "moved", 5)
+            client.delete_cursor("by-hand", "moved")
+        lines = [json.loads(line) for line in own_server.log_text.splitlines() if line[:1] == "{"]
         noted = [
             line for line in lines if line["event"] == "audit" and "Cursor" in line["operation"]
         ]
-        noted = [line for line in noted if stream in line["resource"]]
         assert [line["operation"].rpartition("/")[2] for line in noted] == [
             "CommitCursors",  # The second within half a minute is left out.
             "DeleteCursor",
         ]
-        assert noted[0]["resource"] == f"by-hand in {stream}@{stream}"
+        assert noted[0]["resource"] == "by-hand in moved@moved"
         assert (noted[0]["principal"], noted[0]["offset"]) == ("anonymous", 4)
 
     def test_a_deleted_cursor_begins_anew(self, client: Client, stream: str) -> None:

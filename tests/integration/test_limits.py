@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 import urllib.error
@@ -434,10 +435,12 @@ def test_callers_that_take_every_call_there_is_keep_nobody_out(
             half = b"\0" + (60_000).to_bytes(4, "big") + bytes(100)
             calls += http2.frame(http2.FrameType.DATA, 0, stream, half)
     with ExitStack() as stack:
+        ends = select.poll()
         for _ in range(40):
             sock = stack.enter_context(connection(server, 0))
             sock.sendall(http2.PREFACE + http2.settings() + calls)
-        time.sleep(1.0)
+            ends.register(sock, select.POLLRDHUP)
+        assert ends.poll(PATIENCE_SECONDS * 1000), "nobody was hung up on"
         deadline = time.monotonic() + PATIENCE_SECONDS
         served = 0
         while served < 20:
