@@ -86,7 +86,7 @@ def test_who_follows_faster_waits_and_gets_everything(
         @on_loop
         async def scenario() -> None:
             async with (
-                AsyncClient(server.grpc, token=follower) as client,
+                AsyncClient(server.grpc, token=follower, timeout=60) as client,
                 client.consume("followed", "latest") as consumer,
             ):
                 coming = asyncio.create_task(some(consumer, 1 + len(values)))

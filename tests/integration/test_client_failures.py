@@ -371,7 +371,7 @@ def test_lines_are_told_of_as_they_are_stored_and_the_first_that_is_not_ends_the
     own_server: ServerProcess,
 ) -> None:
     own_server.start()
-    with Client(own_server.grpc) as client:
+    with Client(own_server.grpc, timeout=60) as client:
         client.create_stream("lines", "lines.>")
     options = ["--server", own_server.grpc, "--timeout", "6", "--json"]
     with fork_server.start(
@@ -490,7 +490,7 @@ def test_a_wrong_port_of_ours_is_named(server: ServerProcess, port: int, name: s
 def test_a_port_of_ours_that_is_not_nats_is_named(
     server: ServerProcess, port: int, name: str
 ) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("elsewhere", "elsewhere.>")
     url = f"nats://127.0.0.1:{server.port_base + port}"
     with (
@@ -501,7 +501,7 @@ def test_a_port_of_ours_that_is_not_nats_is_named(
 
 
 def test_nats_where_nobody_listens_is_said_at_once(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("elsewhere", "elsewhere.>")
     with (
         Client(server.grpc, nats="nats://127.0.0.1:1", timeout=HUNG_SECONDS) as client,

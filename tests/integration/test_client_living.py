@@ -34,7 +34,7 @@ from tests.support.server import ServerProcess
 
 
 def test_a_client_serves_many_threads(server: ServerProcess) -> None:
-    with Client(server.grpc) as client, ThreadPoolExecutor(16) as threads:
+    with Client(server.grpc, timeout=60) as client, ThreadPoolExecutor(16) as threads:
         client.create_stream("threads", "threads.>")
         results = list(
             threads.map(lambda n: client.publish("threads.x", b"%d" % n).offset, range(400))
@@ -68,7 +68,7 @@ def test_closing_ends_the_thread_and_every_socket(server: ServerProcess) -> None
     """What it leaves behind would be a ResourceWarning here, and that an error."""
     before = threading.active_count()
     for _ in range(3):
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             client.create_stream("sockets", "sockets.>")
             client.publish("sockets.x", b"1")
             client.consume("sockets", "latest")
@@ -91,7 +91,7 @@ async def test_closing_sends_what_a_publisher_holds_that_the_program_has_let_go(
     server: ServerProcess,
 ) -> None:
     before = asyncio.all_tasks()
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("let-go", "let-go.>")
         delivery = await client.publisher("let-go.x", linger=60).send(b"1")
         gc.collect()
@@ -110,7 +110,7 @@ async def test_a_publisher_that_is_given_up_while_it_connects_is_ended(
         await may_go_on.wait()
         await accept(reader, writer)
 
-    async with peer(hesitant) as nats, AsyncClient(server.grpc, nats=nats) as client:
+    async with peer(hesitant) as nats, AsyncClient(server.grpc, nats=nats, timeout=60) as client:
         await client.create_stream("given-up", "given-up.>")
         entering = asyncio.ensure_future(client.publisher("given-up.x").__aenter__())
         await has_come.wait()
@@ -126,14 +126,14 @@ async def test_closing_ends_a_group_consumer_that_the_program_has_let_go(
     server: ServerProcess,
 ) -> None:
     before = asyncio.all_tasks()
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         await client.create_stream("left", "left.>")
         await client.publish("left.x", b"1")
         async for _ in client.consume_group("left", "leavers"):
             break
         gc.collect()
     await ended(before)
-    async with AsyncClient(server.grpc) as client:
+    async with AsyncClient(server.grpc, timeout=60) as client:
         assert (await client.describe_group("leavers")).members == ()
 
 
@@ -169,7 +169,7 @@ def _in_child(client: Client, results: object) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_is_told_to_make_its_own_client(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.list_streams()
         context = multiprocessing.get_context("fork")
         results = context.SimpleQueue()
@@ -182,7 +182,7 @@ def test_a_fork_is_told_to_make_its_own_client(server: ServerProcess) -> None:
 
 
 def test_a_configuration_travels_where_a_client_cannot(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         config = pickle.loads(pickle.dumps(client.config))
         with pytest.raises(TypeError, match="pickle its `config`"):
             pickle.dumps(client)
@@ -191,7 +191,7 @@ def test_a_configuration_travels_where_a_client_cannot(server: ServerProcess) ->
 
 
 def test_the_clients_own_thread_cannot_wait_for_itself(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
 
         async def misuse() -> None:
             client.list_streams()
@@ -201,7 +201,7 @@ def test_the_clients_own_thread_cannot_wait_for_itself(server: ServerProcess) ->
 
 
 def test_an_interrupted_call_leaves_the_client_usable(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("interrupted", "interrupted.>")
         code = (
             "import signal, sys, threading, os, time\n"
@@ -229,7 +229,7 @@ def test_importing_leaves_what_only_some_need_for_later() -> None:
 
 def test_a_client_outlives_its_server(own_server: ServerProcess) -> None:
     own_server.start()
-    with Client(own_server.grpc) as client:
+    with Client(own_server.grpc, timeout=60) as client:
         client.create_stream("lasting", "lasting.>")
         acknowledged = [client.publish("lasting.x", b"%d" % n).offset for n in range(50)]
         own_server.kill()
@@ -323,7 +323,7 @@ def test_a_create_without_an_answer_is_unknown_and_may_be_repeated(server: Serve
                 client.describe_stream("unsure")
         finally:
             os.kill(server.pid, signal.SIGCONT)
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         assert client.create_stream("unsure", "unsure.>").name == "unsure"
         with pytest.raises(StreamExistsError):
             client.create_stream("unsure", "unsure.>", flush="none")

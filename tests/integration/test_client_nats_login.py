@@ -89,7 +89,7 @@ def test_a_forbidden_subject_is_an_error_of_its_own(
         with pytest.raises(PermissionDeniedError, match=r"closed\.Upper"):
             client.publish("closed.Upper", b"1")
         assert client.publish("open.x", b"1").stream == "open"
-    with Client(guarded.grpc) as client:
+    with Client(guarded.grpc, timeout=60) as client:
         assert client.describe_stream("closed").log_end_offset == 0
 
 

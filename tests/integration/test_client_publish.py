@@ -128,11 +128,11 @@ def test_a_quiet_stream_is_not_waited_for(client: Client) -> None:
 
 
 def test_without_acks_messages_are_stored_all_the_same(server: ServerProcess) -> None:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("unacked", "unacked.>")
         for number in range(100):
             client.publish("unacked.x", b"%d" % number, ack_level="none")
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         values: list[bytes | None] = []
         while len(values) < 100:
             values += client.fetch("unacked", len(values), max_wait=60.0).values()

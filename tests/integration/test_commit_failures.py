@@ -156,7 +156,7 @@ class TestTheEnd:
     async def test_an_asynchronous_client_alike(
         self, server: SecuredServer, token: str, late: None
     ) -> None:
-        async with AsyncClient(server.grpc, token=token) as client:
+        async with AsyncClient(server.grpc, token=token, timeout=60) as client:
             with pytest.raises(QuotaExceededError):
                 async with client.consume("orders", cursor="x") as consumer:
                     await anext(consumer)
@@ -166,7 +166,7 @@ class TestTheEnd:
             with pytest.raises(ZeroDivisionError):
                 async with client.consume("orders", cursor="x") as consumer:
                     _ = (await anext(consumer)).offset // 0
-        other = AsyncClient(server.grpc, token=token)
+        other = AsyncClient(server.grpc, token=token, timeout=60)
         consumer = other.consume("orders", cursor="x")
         await consumer.begin()
         with pytest.raises(QuotaExceededError):
@@ -218,7 +218,7 @@ class TestTheNextRecord:
     async def test_an_asynchronous_client_alike(
         self, server: SecuredServer, token: str, held: Held
     ) -> None:
-        async with AsyncClient(server.grpc, token=token) as client:
+        async with AsyncClient(server.grpc, token=token, timeout=60) as client:
             async with client.consume("orders", cursor="x") as consumer:
                 await anext(consumer)
                 held.is_let = True

@@ -206,7 +206,7 @@ def test_one_connection_is_kept_and_nats_is_not_asked(
 @pytest.mark.parametrize("via", STRAIGHT)
 def test_a_client_needs_no_nats(own_server: ServerProcess, via: Literal["direct", "auto"]) -> None:
     own_server.start()
-    with Client(own_server.grpc, nats=NOWHERE) as client:
+    with Client(own_server.grpc, nats=NOWHERE, timeout=60) as client:
         client.create_stream("alone", "alone")
         assert client.publish("alone", b"x", via=via).offset == 0
         own_server.kill()

@@ -137,7 +137,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_leader_goes(
 @pytest.mark.parametrize("via", ["direct", "auto"])
 def test_a_client_needs_no_nats(own_server: ServerProcess, via: Literal["direct", "auto"]) -> None:
     own_server.start()
-    with Client(own_server.grpc, nats=["nats://127.0.0.1:1"]) as client:
+    with Client(own_server.grpc, nats=["nats://127.0.0.1:1"], timeout=60) as client:
         client.create_stream("alone", "alone")
         with client.publisher("alone", via=via) as publisher:
             assert publisher.send(b"x").result().offset == 0

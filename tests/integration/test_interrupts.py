@@ -58,7 +58,7 @@ def commands(silent: str) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def environment(server: ServerProcess) -> dict[str, str]:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         client.create_stream("early", "early.>")
         client.publish("early.x", b"1")
     return {**os.environ, "JETSTREAM_SERVERS": server.grpc}

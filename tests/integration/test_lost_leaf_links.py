@@ -60,7 +60,7 @@ async def test_a_pull_that_waited_is_ended_once_the_link_is_back(tmp_path: Path)
     with GatedHub() as hub, Gate(hub.leaf_port) as gate:
         hub.gate = gate
         with api_server(tmp_path / "data", hub) as server:
-            with Client(server.grpc) as client:
+            with Client(server.grpc, timeout=60) as client:
                 client.create_stream("jobs", "jobs.>")
             async with asking(hub.url) as app:
                 manager = app.jetstream(domain="log", timeout=60)

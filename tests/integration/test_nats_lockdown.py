@@ -48,7 +48,9 @@ def test_who_may_publish_is_acknowledged_and_reads_only_through_jetstream(
         admin.create_stream("orders", "orders.>")
         admin.add_acl("user:app", "describe", stream="orders")
         token = admin.create_token("user:app").text
-        with Client(server.grpc, nats=locked.url, nats_options=app, token=token) as client:
+        with Client(
+            server.grpc, nats=locked.url, nats_options=app, token=token, timeout=60
+        ) as client:
             assert client.publish("orders.eu", b"1").offset == 0
         nobody = Client(server.grpc, token="", timeout=60)
         with nobody, pytest.raises(UnauthenticatedError):

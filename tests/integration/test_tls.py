@@ -196,7 +196,7 @@ def test_certificates_are_replaced_while_the_server_runs(tmp_path: Path) -> None
     tls = config_of(authority, None)
     server.start()
     try:
-        with Client(server.grpc, tls=tls) as client:
+        with Client(server.grpc, tls=tls, timeout=60) as client:
             client.create_stream("kept", "kept")
             shown = shown_on(server, tls)
             certificate = authority.folder / "server.crt"
@@ -217,7 +217,7 @@ def test_certificates_are_replaced_while_the_server_runs(tmp_path: Path) -> None
             until(lambda: shown_on(server, tls).isdisjoint(shown))  # Without a signal.
             assert len(shown_on(server, tls)) == 1, "every port shows the new one"
             client.publish("kept", b"over the connection of before")
-        with Client(server.grpc, tls=tls) as client:
+        with Client(server.grpc, tls=tls, timeout=60) as client:
             assert len(client.fetch("kept", 0, max_messages=1)) == 1
     finally:
         server.kill()

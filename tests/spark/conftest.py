@@ -81,7 +81,7 @@ server = server_stage("package")
 
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         yield client
 
 

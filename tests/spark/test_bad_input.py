@@ -33,7 +33,7 @@ FIRST = "0three"
 @pytest.fixture(scope="module")
 def three(server: ServerProcess) -> Iterator[Log]:
     """A stream of three records."""
-    with Client(server.grpc) as client:
+    with Client(server.grpc, timeout=60) as client:
         log = Log.create(server.grpc, client, FIRST)
         log.publish(range(3))
         yield log
@@ -192,7 +192,7 @@ def test_records_that_a_disk_has_lost_end_the_read_and_say_where_it_can_go_on(
 ) -> None:
     server = ServerProcess(tmp_path / "data").start()
     try:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             log = Log.create(server.grpc, client, "rotten")
             log.publish(range(1_000))
             server.stop()

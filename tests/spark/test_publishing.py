@@ -124,7 +124,7 @@ def test_rows_that_come_again_when_nats_takes_longer_ones_are_all_stored(
     with (
         NatsServer("max_payload: 1MB") as nats,
         running_server(tmp_path / "data", "--nats", nats.url) as server,
-        Client(server.grpc) as client,
+        Client(server.grpc, timeout=60) as client,
     ):
         log = Log.create(server.grpc, client, "raised")
         options = {"servers": log.grpc, "subject": f"{log.name}.x"}
@@ -151,7 +151,7 @@ def test_a_nats_server_that_takes_too_little_is_refused_before_the_first_row(
     with (
         NatsServer("max_payload: 256KB") as nats,
         running_server(tmp_path / "data", "--nats", nats.url) as server,
-        Client(server.grpc) as client,
+        Client(server.grpc, timeout=60) as client,
     ):
         log = Log.create(server.grpc, client, "small")
         options = write_options({"servers": log.grpc, "subject": f"{log.name}.x"})

@@ -100,7 +100,7 @@ def test_a_log_that_was_replaced_or_cut_back_under_a_checkpoint_is_noticed(
 ) -> None:
     server = ServerProcess(tmp_path / "data").start()
     try:
-        with Client(server.grpc) as client:
+        with Client(server.grpc, timeout=60) as client:
             log = Log.create(server.grpc, client, "replaced")
             log.publish(range(10))
             server.kill()
