@@ -22,7 +22,7 @@ SUBJECT = "orders.eu"
 BEFORE_SECONDS = 3.0
 AFTER_SECONDS = 2.0
 LOOK_SECONDS = 0.02
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 ASK_TIMEOUT = 0.5
 """While it looks for a new leader, it asks again soon instead of waiting."""
 

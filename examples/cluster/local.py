@@ -29,7 +29,7 @@ from jetstream_server.node.config import PORT_BASE_DEFAULT, PORTS, split_address
 NODES_DEFAULT = 3
 PORTS_BETWEEN_NODES = 10
 NATS_PORT = 4
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 MAJORITY_SECONDS = 5.0
 """How long a start waits for others that are being started, too."""
 NATS = "nats"

@@ -14,6 +14,8 @@ import typer
 from examples.readme import recordings
 
 FEW_ORDERS = 6_000
+LOW_RATE = 50
+"""Messages a second that a machine which does much else keeps up with."""
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
@@ -39,11 +41,11 @@ def main(
 
 def made(folder: Path, *, quickly: bool) -> dict[str, str]:
     """The runs by their names. quickly: at once and with fewer records, which changes figures."""
-    orders = FEW_ORDERS if quickly else recordings.ORDERS
+    orders, rate = (FEW_ORDERS, LOW_RATE) if quickly else (recordings.ORDERS, recordings.RATE)
     with ThreadPoolExecutor(max_workers=2 if quickly else 1) as pool:
         begun = {
             "sql": pool.submit(recordings.sql, folder, orders),
-            "failover": pool.submit(recordings.failover),
+            "failover": pool.submit(recordings.failover, rate),
         }
         return {name: run.result() for name, run in begun.items()}
 

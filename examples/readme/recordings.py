@@ -25,6 +25,8 @@ TYPED = (
     ["jetstream", "sql", "select count(*) as orders from orders"],
 )
 DEMO = ["scripts/cluster", "demo"]
+RATE = 1_000
+"""What the demonstration has by itself."""
 
 
 def sql(folder: Path, orders: int = ORDERS) -> str:
@@ -72,14 +74,15 @@ def shown(word: str) -> str:
     return shlex.quote(word)
 
 
-def failover() -> str:
-    """A leader killed under load."""
+def failover(rate: int = RATE) -> str:
+    """A leader killed under load. rate: messages a second."""
     done = subprocess.run(
-        [sys.executable, "-m", "examples.cluster", *DEMO[1:]],
+        [sys.executable, "-m", "examples.cluster", *DEMO[1:], "--rate", str(rate)],
         env={**os.environ, "COLUMNS": "90"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
-        check=True,
     )
+    if done.returncode:
+        sys.exit(done.stdout)
     said = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
     return f"$ {' '.join(DEMO)}\n{said}"
