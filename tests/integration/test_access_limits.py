@@ -137,6 +137,7 @@ def test_a_principal_creates_so_many_streams_and_is_told_what_to_do(server: Secu
         assert counted(server, "jetstream_quota_refusals_total") > before  # A call may be repeated.
         assert "user:maker has created 3 streams" in server.log_text
         admin.create_stream("m5", "m5")
+        admin.delete_stream("m5")
 
 
 def test_a_principal_creates_so_many_consumers_and_others_may_use_them(

@@ -193,8 +193,10 @@ def test_a_position_that_cannot_be_meant_sets_nothing(
 
 
 def test_what_cannot_be_meant_is_refused_with_what_to_say(
-    server: ServerProcess, stream: str
+    server: ServerProcess, client: Client, stream: str
 ) -> None:
+    client.seek_cursor("known", stream, 0)  # Its log is made with the first cursor.
+
     def said(path: str, method: str = "GET", **more: Any) -> str:
         error = call(server.http, method, f"/v1/{path}", **more).data["error"]
         return f"{error['code']}: {error['message']}"
