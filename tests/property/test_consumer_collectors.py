@@ -16,8 +16,9 @@ from jetstream_protocol.errors import PermissionDeniedError
 from jetstream_protocol.types import WallUs
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers import consumer as consumer_module
+from jetstream_server.consumers.collector import Collector, Delivery
 from jetstream_server.consumers.config import ConsumerConfig
-from jetstream_server.consumers.consumer import Collector, Consumer, Delivery, Outlet
+from jetstream_server.consumers.consumer import Consumer, Outlet
 from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Feed, Reader
 from jetstream_server.consumers.pulls import Pull, PullRoom, Status

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_protocol.types import MonotonicUs, WallUs
+from jetstream_server.consumers.collector import Delivery
 from jetstream_server.consumers.config import AckPolicy, ConsumerConfig
-from jetstream_server.consumers.consumer import Delivery
 from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.pulls import Pull, Pulls
 from jetstream_server.consumers.records import Record, payload_lengths, sizes

@@ -1,4 +1,4 @@
-from jetstream_server.consumers.consumer import Delivery
+from jetstream_server.consumers.collector import Delivery
 
 def lines(deliveries: list[Delivery], head: bytes, behind: bytes, queue: bytes) -> bytes: ...
 def acknowledged(

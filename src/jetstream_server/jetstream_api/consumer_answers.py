@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from jetstream_protocol.types import WallUs
+from jetstream_server.consumers.collector import Delivery
 from jetstream_server.consumers.config import ConsumerConfig
-from jetstream_server.consumers.consumer import Consumer, Delivery
+from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.jetstream_api.answers import time_text
 from jetstream_server.jetstream_api.delivered_lines import lines
 from jetstream_server.jetstream_api.requests import api_name

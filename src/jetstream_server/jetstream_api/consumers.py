@@ -53,8 +53,8 @@ from jetstream_server.jetstream_api.leaf.parser import LeafMessage
 from jetstream_server.jetstream_api.lost_pulls import (
     HEARD,
     LostPulls,
+    ended_pulls,
     lost_since,
-    told_pulls,
 )
 from jetstream_server.jetstream_api.outlet import LeafOutlet, flow_subject, mark_of
 from jetstream_server.jetstream_api.reported_consumers import ReportedConsumers
@@ -235,7 +235,7 @@ class ConsumerRequests:
         if verb == HEARD:
             await self.link.settled()  # What was asked before has come then.
             lost_us = lost_since(payload, self._clocks.monotonic())
-            return told_pulls(self._heard_pulls.lost(stream_id, lost_us))
+            return ended_pulls(self._heard_pulls.lost(stream_id, lost_us))
         stream = self._registry.stream_of(common_pb2.StreamRef(id=stream_id))
         replica = self._replicas.led_replica_of(stream)
         await self._leaderships.loaded(replica)

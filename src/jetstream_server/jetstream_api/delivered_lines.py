@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jetstream_protocol.subjects import readable
-from jetstream_server.consumers.consumer import Delivery
+from jetstream_server.consumers.collector import Delivery
 
 
 def pure_lines(deliveries: list[Delivery], head: bytes, behind: bytes, queue: bytes) -> bytes:

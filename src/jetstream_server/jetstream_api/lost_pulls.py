@@ -169,6 +169,6 @@ def lost_since(body: bytes, now_us: MonotonicUs) -> MonotonicUs:
     return MonotonicUs(now_us - bounded_json.loads(body)["lost_us"])
 
 
-def told_pulls(pulls: Iterable[Pull]) -> dict[str, Any]:
+def ended_pulls(pulls: Iterable[Pull]) -> dict[str, Any]:
     """The answer to HEARD."""
     return {"pulls": [[each.reply.decode("latin-1"), each.left, each.bytes_left] for each in pulls]}

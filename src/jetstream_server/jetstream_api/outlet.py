@@ -9,7 +9,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from jetstream_protocol.errors import UnavailableError
-from jetstream_server.consumers.consumer import Consumer, Delivery
+from jetstream_server.consumers.collector import Delivery
+from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.deliveries import GivenUp
 from jetstream_server.consumers.pulls import Pull, Status
 from jetstream_server.consumers.records import Record

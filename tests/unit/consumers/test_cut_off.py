@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from jetstream_protocol.types import MonotonicUs, WallUs
-from jetstream_server.consumers.consumer import Collector, Consumer
+from jetstream_server.consumers.collector import Collector
+from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.pulls import Pull
 from tests.support.virtual_time import on_virtual_loop
 from tests.unit.consumers.test_collectors import COUNT, Ground, ended, started

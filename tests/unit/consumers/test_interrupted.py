@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from jetstream_protocol.types import MonotonicUs
-from jetstream_server.consumers.consumer import Consumer, Delivery
+from jetstream_server.consumers.collector import Delivery
+from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.pulls import REQUEST_TIMEOUT, Pull, Status
 from jetstream_server.jetstream_api.reported_consumers import SEQUENCE_BEHIND_A_GAP
 from tests.property.test_consumer_collectors import INBOX, World

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jetstream_server.consumers.consumer import Consumer, Delivery
+from jetstream_server.consumers.collector import Delivery
+from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.pulls import Pull
 from jetstream_server.jetstream_api.leaf.connection import ROOM_BYTES, WRITE_BYTES_MAX
 from tests.support.loops import eventually, on_loop

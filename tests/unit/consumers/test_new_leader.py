@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from jetstream_protocol.types import MonotonicUs, NodeId, WallUs
 from jetstream_server.clocks import Clocks
+from jetstream_server.consumers.collector import Delivery
 from jetstream_server.consumers.config import ConsumerConfig
-from jetstream_server.consumers.consumer import Consumer, Delivery, Outlet
+from jetstream_server.consumers.consumer import Consumer, Outlet
 from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Feed, Reader
 from jetstream_server.consumers.pulls import NO_MESSAGES, Pull, PullRoom, Status

@@ -11,7 +11,7 @@ from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import MonotonicUs, NodeId, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.consumers.pulls import Pull
-from jetstream_server.jetstream_api.lost_pulls import HEARD, LostPulls, lost_since, told_pulls
+from jetstream_server.jetstream_api.lost_pulls import HEARD, LostPulls, ended_pulls, lost_since
 from tests.support.virtual_time import on_virtual_loop
 
 JOBS = StreamId(7)
@@ -63,7 +63,7 @@ class Leader:
         self.asked.append((node, lost_since(body, self.monotonic())))
         if node == 1:
             raise UnavailableError("it is down")
-        return json.dumps(told_pulls(self.meanwhile)).encode()
+        return json.dumps(ended_pulls(self.meanwhile)).encode()
 
     def listens(self, *inboxes: bytes) -> None:
         self.heard |= {*inboxes}

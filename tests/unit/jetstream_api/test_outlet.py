@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from jetstream_protocol.types import WallUs
+from jetstream_server.consumers.collector import Delivery
 from jetstream_server.consumers.config import AckPolicy, ConsumerConfig
-from jetstream_server.consumers.consumer import Consumer, Delivery
+from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.records import Record
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection
 from jetstream_server.jetstream_api.outlet import LeafOutlet

@@ -14,6 +14,7 @@ from typing import Final
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
 from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.subjects import check_literal, check_pattern, overlaps
+from jetstream_server.consumers.collector import Delivery
 from jetstream_server.consumers.config import (
     ACK_PENDING_MAX,
     BACKOFF_MAX,
@@ -24,7 +25,7 @@ from jetstream_server.consumers.config import (
     ConsumerConfig,
     DeliverPolicy,
 )
-from jetstream_server.consumers.consumer import Consumer, Delivery
+from jetstream_server.consumers.consumer import Consumer
 
 DEAD_LETTER: Final = "jetstream.dead_letter"
 MAX_DELIVER: Final = "jetstream.max_deliver"

@@ -26,8 +26,9 @@ from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.types import MonotonicUs, StreamId
 from jetstream_server.clocks import monotonic_clock, wall_clock
+from jetstream_server.consumers.collector import Collector
 from jetstream_server.consumers.config import ConsumerConfig
-from jetstream_server.consumers.consumer import Collector, Consumer
+from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import (

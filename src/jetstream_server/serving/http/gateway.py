@@ -50,8 +50,8 @@ class Gateway:
     ) -> None:
         self._secret = secret
         self._reach = reach
-        self._told = 0
-        """The highest revision of the metadata that an answer has told."""
+        self._reported = 0
+        """The highest revision of the metadata that an answer has reported."""
         self._requires_token = requires_token
         self._registry = registry
         self._node_id = NodeId(node_id)
@@ -77,7 +77,7 @@ class Gateway:
                     metadata=metadata,
                     seconds=seconds,
                     node=address,
-                    told=self._note_told,
+                    told=self._note_revision,
                 )
             except (NotLeaderError, NotReplicaError) as error:
                 if error.redirect is None or not redirects_left:
@@ -90,8 +90,8 @@ class Gateway:
         stream = self._registry.streams.get(StreamId(stream_id))
         return None if stream is None or stream.leader == NO_NODE else stream.leader
 
-    def _note_told(self, revision: int) -> None:
-        self._told = max(self._told, revision)
+    def _note_revision(self, revision: int) -> None:
+        self._reported = max(self._reported, revision)
 
     def leaderships(self) -> dict[int, tuple[int, int]]:
         """Leader and leader epoch of each stream that has a leader, as far as this node knows."""
@@ -103,7 +103,7 @@ class Gateway:
 
     async def caught_up(self) -> None:
         """Return once this node knows what those knew that have answered; see `reach`."""
-        await self._reach(self._told)
+        await self._reach(self._reported)
 
     def stream_name(self, stream_id: int) -> str | None:
         """The full name of a stream; None: there is no such stream any more."""
