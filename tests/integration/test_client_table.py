@@ -255,7 +255,7 @@ async def test_tables_that_were_away_for_longer_than_tombstones_stay_keep_no_del
             client.publish("away", b"1", key=key)
         async with AsyncClient(node.grpc, timeout=60) as own, own.table("away") as table:
             with client.table("away") as blocking:
-                node.data_gate.shut()
+                node.data_gate.close()
                 left = await asyncio.to_thread(deleted_meanwhile, node, client, "away")
                 assert table["doomed"] == blocking["doomed"] == b"1"
                 node.data_gate.open()

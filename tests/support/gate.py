@@ -18,8 +18,9 @@ from tests.support.server import ServerProcess, free_port_base
 class Gate:
     """Carries connections to `port` while it is open. `with` ends it.
 
-    Shut, it refuses connections and ends those that there are. Silent, it takes connections and
-    bytes, and passes nothing on until it is opened again.
+    Shut, it refuses connections and ends those that there are; its port may become another's
+    meanwhile. Closed, it keeps the port, and ends each connection as soon as it is there. Silent,
+    it takes connections and bytes, and passes nothing on until it is opened again.
     """
 
     def __init__(self, port: int) -> None:
@@ -33,6 +34,7 @@ class Gate:
         self._writers: set[asyncio.StreamWriter] = set()
         self._carrying: set[asyncio.Task[None]] = set()
         self._passes = asyncio.Event()
+        self._hangs_up = False
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -51,6 +53,9 @@ class Gate:
     def shut(self) -> None:
         self._do(self._shut())
 
+    def close(self) -> None:
+        self._do(self._close())
+
     def fall_silent(self) -> None:
         self._do(self._fall_silent())
 
@@ -60,7 +65,13 @@ class Gate:
     async def _open(self) -> None:
         if self._server is None:
             self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
+        self._hangs_up = False
         self._passes.set()
+
+    async def _close(self) -> None:
+        self._hangs_up = True
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     async def _fall_silent(self) -> None:
         self._passes.clear()
@@ -79,6 +90,9 @@ class Gate:
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        if self._hangs_up:
+            writer.transport.abort()
+            return
         self._writers.add(writer)
         task = asyncio.ensure_future(self._carry(reader, writer))
         self._carrying.add(task)
