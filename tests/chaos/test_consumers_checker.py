@@ -88,6 +88,17 @@ def test_a_run_that_is_well_has_no_anomaly() -> None:
     assert check(well()) == []
 
 
+def test_of_a_name_the_process_that_was_started_first_may_join_last() -> None:
+    """It was slow, or stood still: it stays then, and the other one ends."""
+    history = well()
+    first, second = history.journals[TWIN], history.journals[NEXT_TWIN]
+    del first.events[-1]
+    first.events.append(Event(31.0, "opened"))
+    first.ended, second.ended = None, 3
+    second.events.append(Event(31.5, "error", (FENCED, False, "another process")))
+    assert [each for each in check(history) if each.kind in (Kind.PING_PONG, Kind.NOT_FENCED)] == []
+
+
 def test_who_passes_over_what_was_purged_has_skipped_nothing() -> None:
     assert check(purge(well())) == []
 

@@ -24,6 +24,7 @@ after another must begin at or before the first record that neither has handed o
 
 from __future__ import annotations
 
+import math
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -326,25 +327,33 @@ def _frozen(journal: Journal, since: float) -> float:
 
 
 def _instances(members: Sequence[Journal]) -> Iterator[Anomaly]:
-    """Of a name, the process that has come last stays; each earlier one that still runs ends."""
+    """Of a name, the process that has joined last stays; each earlier one that still runs ends."""
     fenced, stayed = [], []
     for journal in members:
-        later = [
+        others = [
             each
             for each in members
-            if journal.instance
-            and each.instance == journal.instance
-            and each.number > journal.number
+            if each is not journal and journal.instance and each.instance == journal.instance
         ]
-        told = [each.at for each in journal.of("error") if each.values[0] == FENCED]
-        came = [event.at for each in later for event in each.of("opened")]
-        for at in told:
-            if not any(each.begun < at for each in later):
+        for told in journal.of("error"):
+            if told.values[0] == FENCED and not any(
+                each.begun < told.at and _joined(each) > journal.begun for each in others
+            ):
                 fenced.append(f"process {journal.number}, instance {journal.instance!r}")
-        if journal.ended is None and came:
+        if journal.ended is None and any(
+            _joined(journal) < (_joined(each) if each.ended is None else each.begun)
+            for each in others
+            if _joined(each) < math.inf
+        ):
             stayed.append(f"process {journal.number}, instance {journal.instance!r}")
     yield from _anomalies(Kind.PING_PONG, fenced)
     yield from _anomalies(Kind.NOT_FENCED, stayed)
+
+
+def _joined(journal: Journal) -> float:
+    """When it had joined for the last time. One that was started first may come last: it was slow,
+    or stood still."""
+    return max((event.at for event in journal.of("opened")), default=math.inf)
 
 
 # Outputs.
