@@ -181,6 +181,7 @@ class TestTheEnd:
 
         with pytest.raises(QuotaExceededError):
             client.process("orders", handle, cursor="x", stop_event=stop)
+        stop.clear()
         with pytest.raises(QuotaExceededError):
             client.process("all", handle, group="x", stop_event=stop)
 
