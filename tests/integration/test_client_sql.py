@@ -15,6 +15,8 @@ from jetstream_client import (
     JetstreamError,
     StreamNotFoundError,
 )
+from jetstream_client.sql.in_thread import answer
+from jetstream_client.sql.query import Query, Streams
 from tests.support.loops import eventually, on_loop
 from tests.support.server import ServerProcess
 
@@ -118,6 +120,27 @@ async def test_one_that_is_cancelled_ends(server: ServerProcess, bought: str) ->
             await task
         await eventually(lambda: not threads())
         assert len(await client.sql("from bought")) == 10
+
+
+@on_loop
+async def test_one_that_is_cancelled_before_it_has_begun_ends(
+    server: ServerProcess, bought: str
+) -> None:
+    is_asked, may_begin = threading.Event(), threading.Event()
+
+    def late(streams: Streams) -> Query:
+        is_asked.set()
+        may_begin.wait(60)
+        return Query(streams, ENDLESS)
+
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        task = asyncio.create_task(answer(client, late))
+        await asyncio.to_thread(is_asked.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_begin.set()
+        await eventually(lambda: not threads())
 
 
 def test_closing_the_client_ends_it(server: ServerProcess, bought: str) -> None:

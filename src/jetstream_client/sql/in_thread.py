@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jetstream_client._loop_thread import CallersLoop
@@ -15,6 +16,8 @@ from jetstream_client.values.types import Stream, StreamLike, StreamSchema
 
 if TYPE_CHECKING:
     import pyarrow
+
+AGAIN_SECONDS = 0.05
 
 
 class AsyncStreams(Protocol):
@@ -63,12 +66,21 @@ async def answer(client: AsyncStreams, make: Callable[[Streams], Query]) -> pyar
 
     # No thread of the loop's own: those find addresses for the connections that this waits for.
     pool = ThreadPoolExecutor(1, "jetstream-sql")
+    running = pool.submit(run)
     try:
-        return await asyncio.get_running_loop().run_in_executor(pool, run)
+        return await asyncio.wrap_future(running)
     except BaseException:
-        for query in made:
-            query.interrupt()
+        if not running.done():
+            Thread(target=_end, args=(running, made), name="jetstream-sql-end", daemon=True).start()
         raise
     finally:
         loop.end()
         pool.shutdown(wait=False)
+
+
+def _end(running: Future[pyarrow.Table], made: list[Query]) -> None:
+    """Interrupt until it has ended: DuckDB forgets what comes before a query begins."""
+    while not running.done():
+        for query in made:
+            query.interrupt()
+        wait([running], AGAIN_SECONDS)
