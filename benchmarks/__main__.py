@@ -1,5 +1,6 @@
 """The command line: `python -m benchmarks ingest|publish|read|latency|tail|raw|recover|replicate|
-streams|cursors|consumers|compaction|spark|tls|checks|encryption|typed|lake|http`, and `report`.
+streams|cursors|consumers|idle-link|compaction|spark|tls|checks|encryption|typed|lake|http`, and
+`report`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -20,6 +21,7 @@ from benchmarks import compaction as compaction_benchmark
 from benchmarks import consumers as consumers_benchmark
 from benchmarks import cursors as cursors_benchmark
 from benchmarks import encryption as encryption_benchmark
+from benchmarks import idle_link as idle_link_benchmark
 from benchmarks import ingest as ingest_benchmark
 from benchmarks import latency as latency_benchmark
 from benchmarks import pairs as pairs_of_runs
@@ -313,6 +315,19 @@ def checks(
     """Fetch with security on and off: what the checks take of the node's processor."""
     report = checks_benchmark.run(_numbers(sizes), fetches, pairs, _progress)
     _finish(report, json, checks_benchmark.TITLE, checks_benchmark.COLUMNS)
+
+
+@command.command("idle-link")
+def idle_link(
+    sizes: SizesOption = "128,1024",
+    pairs: Annotated[int, typer.Option(min=1, help="Alternating runs of both sides.")] = 10,
+    messages: Annotated[int, typer.Option(min=1, help="Messages in one run.")] = 500_000,
+    json: JsonOption = False,
+) -> None:
+    """Ingest with a leaf link that is on and unused, and without one."""
+    load = ["--messages", str(messages)]
+    report = idle_link_benchmark.run(_numbers(sizes), pairs, load, _progress)
+    _finish(report, json, idle_link_benchmark.TITLE, idle_link_benchmark.COLUMNS)
 
 
 @command.command()

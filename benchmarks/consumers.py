@@ -40,8 +40,9 @@ WAY = Column("way", lambda result: str(result["way"]))
 
 
 @contextmanager
-def api_server() -> Iterator[int]:
-    """One node that serves the API, with an empty stream on SUBJECT; the port of its NATS."""
+def api_server(*, has_link: bool = True) -> Iterator[int]:
+    """One node that serves the API, with an empty stream on SUBJECT; the port of its NATS.
+    has_link: without one it serves no API."""
     with data_folder() as folder:
         base = free_port_base(this_server.PORTS + 1)
         nats, leaf = base + this_server.PORTS - 1, base + this_server.PORTS
@@ -51,10 +52,12 @@ def api_server() -> Iterator[int]:
             executable("nats-server"), "--config", str(config), "--addr", HOST,
             "--port", str(nats),
         ]  # fmt: skip
-        command = [
-            "env", f"JETSTREAM_NATS__API_DOMAIN={DOMAIN}",
+        link = [
+            f"JETSTREAM_NATS__API_DOMAIN={DOMAIN}",
             f'JETSTREAM_NATS__LEAF={{"servers":["nats://{HOST}:{leaf}"]}}',
-            executable("jetstream-server"), "--dev", "--nats", f"nats://{HOST}:{nats}",
+        ]
+        command = [
+            "env", *(link if has_link else []), executable("jetstream-server"), "--dev", "--nats", f"nats://{HOST}:{nats}",
             "--data", str(folder / "data"), "--port-base", str(base), "--log-level", "warning",
         ]  # fmt: skip
         with server(beside, nats, folder), server(command, base, folder):

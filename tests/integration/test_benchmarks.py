@@ -116,6 +116,15 @@ def test_commits_of_cursors_are_measured_by_what_they_take_of_the_node() -> None
 
 
 @long
+def test_an_idle_link_is_measured_by_what_it_takes_of_the_node() -> None:
+    report = run("idle-link", "--sizes", "128", "--messages", "2000", "--pairs", "2")
+    [result] = report["results"]
+    assert result["off_us"] > 0
+    assert result["on_us"] > 0
+    assert result["cost_percent_least"] <= result["cost_percent"] <= result["cost_percent_most"]
+
+
+@long
 def test_checks_on_fetches_are_measured_by_what_they_take_of_the_node() -> None:
     report = run("checks", "--sizes", "1,200000", "--fetches", "200", "--pairs", "2")
     one, many = report["results"]
