@@ -68,20 +68,24 @@ class Node:
         return [led.count(NodeId(node_id)) for node_id in range(3)]
 
     async def rejoin(self, returned: NodeId) -> None:
-        """Put a node back into every ISR, as the leaders would once it has caught up."""
-        for stream in tuple(self.log.registry.streams.values()):
-            if returned not in stream.isr:
+        """Put a node back into every ISR, as the leaders would once it has caught up. Meanwhile
+        leaderships may move already."""
+        for stream_id in tuple(self.log.registry.streams):
+            while returned not in (stream := self.log.registry.streams[stream_id]).isr:
                 nodes, isr = self.log.registry.nodes, (*stream.isr, returned)
-                await self.log.propose(
-                    ChangeIsr(
-                        stream_id=stream.id,
-                        leader=stream.leader,
-                        leader_epoch=stream.leader_epoch,
-                        stream_epoch=stream.stream_epoch,
-                        isr=isr,
-                        incarnations=tuple(nodes[member].incarnation for member in isr),
+                try:
+                    await self.log.propose(
+                        ChangeIsr(
+                            stream_id=stream.id,
+                            leader=stream.leader,
+                            leader_epoch=stream.leader_epoch,
+                            stream_epoch=stream.stream_epoch,
+                            isr=isr,
+                            incarnations=tuple(nodes[member].incarnation for member in isr),
+                        )
                     )
-                )
+                except FencedEpochError:
+                    await self.log.barrier()
 
 
 @asynccontextmanager
