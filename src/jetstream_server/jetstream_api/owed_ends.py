@@ -8,6 +8,7 @@ again at once. One that has asked by itself meanwhile is told nothing.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -33,7 +34,7 @@ class _Owed(NamedTuple):
 
 class OwedEnds:
     def __init__(self) -> None:
-        self._owed: dict[bytes, _Owed] = {}
+        self._owed: OrderedDict[bytes, _Owed] = OrderedDict()
         """By inbox, the oldest first."""
         self._linked_us = MonotonicUs(0)
 
@@ -50,7 +51,7 @@ class OwedEnds:
             kept = known.pulls if known and len(known.pulls) >= len(last) else last
             self._owed[inbox] = _Owed(kept[-OF_AN_INBOX:], last[-1].is_heard, now_us)
             if len(self._owed) > OWED_MAX:
-                del self._owed[next(iter(self._owed))]
+                self._owed.popitem(last=False)
 
     def asked_again(self, inbox: bytes) -> None:
         """Its client does not wait for an old pull."""
@@ -62,7 +63,7 @@ class OwedEnds:
 
     def due(self, is_heard: Callable[[bytes], bool], now_us: MonotonicUs) -> list[Status]:
         """The statuses that can be sent now, while there is a link."""
-        found, kept = list[Status](), dict[bytes, _Owed]()
+        found, kept = list[Status](), OrderedDict[bytes, _Owed]()
         for inbox, owed in self._owed.items():
             if not owed.was_heard or is_heard(inbox):
                 found += [_end_of(pull) for pull in owed.pulls]
