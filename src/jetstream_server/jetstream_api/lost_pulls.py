@@ -127,8 +127,8 @@ class LostPulls:
                     try:
                         async with asyncio.timeout(_ASK_SECONDS):
                             await self._ask(node, stream_id, lost_us, asked)
-                    except (JetstreamError, TimeoutError, ValueError):
-                        silent.add(node)  # It is down, or of an earlier version.
+                    except (JetstreamError, TimeoutError, ValueError, TypeError, AttributeError):
+                        silent.add(node)  # It is down, or of another version.
 
         asking = [
             ask(node, stream_id)

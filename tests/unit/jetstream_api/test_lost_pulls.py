@@ -7,6 +7,8 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import MonotonicUs, NodeId, StreamId
 from jetstream_server.background import run_in_background
@@ -23,6 +25,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.meanwhile: list[Pull] = []
+        self.odd_answer = b""
         self.told: list[bytes] = []
         self.heard: set[bytes] = set()
         self.is_connected = True
@@ -63,7 +66,7 @@ class Leader:
         self.asked.append((node, lost_since(body, self.monotonic())))
         if node == 1:
             raise UnavailableError("it is down")
-        return json.dumps(ended_pulls(self.meanwhile)).encode()
+        return self.odd_answer or json.dumps(ended_pulls(self.meanwhile)).encode()
 
     def listens(self, *inboxes: bytes) -> None:
         self.heard |= {*inboxes}
@@ -119,3 +122,18 @@ async def test_who_comes_back_later_is_told_then() -> None:
     leader.listens(b"late")
     await asyncio.sleep(1)
     assert leader.told == [b"late"]
+
+
+@pytest.mark.parametrize("answer", [b"[]", b'{"pulls": 1}', b'{"pulls": [[1, 1, 0]]}', b"{"])
+@on_virtual_loop
+async def test_who_waited_is_told_whatever_a_node_of_another_version_answers(
+    answer: bytes,
+) -> None:
+    leader = Leader()
+    leader.odd_answer = answer
+    leader.heard = {b"waited"}
+    leader.waiting = [pull(b"waited")]
+    leader.lost.lost()
+    leader.lost.back([JOBS])
+    await asyncio.sleep(10)
+    assert leader.told == [b"waited"]
