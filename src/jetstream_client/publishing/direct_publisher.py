@@ -160,7 +160,8 @@ class DirectPublisher:
                 if one_is_enough and acks:
                     return acks
         finally:
-            self._going |= left  # Not before: closing the client would cancel who waits for them.
+            # Not before: closing the client would cancel who waits for them.
+            self._going.update(task for task in left if not task.done())
         errors = [error for task in tasks if isinstance(error := task.exception(), JetstreamError)]
         if not errors:
             return acks
