@@ -179,6 +179,9 @@ def test_old_voters_that_come_back_while_the_recovered_node_is_away_stop_once_it
     """They are a majority of the old group, and nobody tells them otherwise at first."""
     cluster.api(0).create("orders", "orders")
     left, lost = 2, [0, 1]
+    cluster.wait_for(
+        "the node that is left knows it", lambda: bool(cluster.api(left).describe("orders"))
+    )
     for node in cluster.nodes:
         cluster.kill(node)
     name_voters(cluster, [left])
