@@ -180,7 +180,7 @@ def test_old_voters_that_come_back_while_the_recovered_node_is_away_stop_once_it
     cluster.api(0).create("orders", "orders")
     left, lost = 2, [0, 1]
     cluster.wait_for(
-        "the node that is left knows it", lambda: bool(cluster.api(left).describe("orders"))
+        "the node that is left knows it", lambda: bool(cluster.api(left).known("orders"))
     )
     for node in cluster.nodes:
         cluster.kill(node)
