@@ -321,7 +321,7 @@ def checks(
 def idle_link(
     sizes: SizesOption = "128,1024",
     pairs: Annotated[int, typer.Option(min=1, help="Alternating runs of both sides.")] = 10,
-    messages: Annotated[int, typer.Option(min=1, help="Messages in one run.")] = 500_000,
+    messages: Annotated[int, typer.Option(min=1, help="Messages in one run.")] = 200_000,
     json: JsonOption = False,
 ) -> None:
     """Ingest with a leaf link that is on and unused, and without one."""

@@ -21,7 +21,7 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 from jetstream_client import Client
-from tests.support.jetstream_api import ApiCluster, api_cluster
+from tests.support.jetstream_api import ApiCluster, ImpatientCluster, api_cluster
 from tests.support.leaf import DOMAIN, LeafServer, answer, asking
 
 MESSAGES = 10
@@ -90,7 +90,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         LeafServer() as hub,
-        api_cluster(Path(folder), hub) as cluster,
+        api_cluster(Path(folder), hub, kind=ImpatientCluster) as cluster,
     ):
         with Client(cluster.servers, timeout=60) as client:
             client.create_stream("jobs", "jobs.>", replicas=3)

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 from nats.aio.client import Client as NatsClient
 
+from examples.cluster.local import LocalCluster
 from jetstream_server.node.bootstrap import bootstrap
 from jetstream_server.node.config import load
 from tests.support.cluster import TestCluster
@@ -73,13 +74,16 @@ async def until_it_takes_every_setting(client: NatsClient) -> None:
     await answer(client, "STREAM.DELETE.first")
 
 
-class _LocalCluster(PatientNodes):
+class _NatsIsThere(LocalCluster):
     def start_nats(self) -> None:
         """There is one already."""
 
 
+class _PatientNodes(_NatsIsThere, PatientNodes): ...
+
+
 class ApiCluster(TestCluster):
-    kind = _LocalCluster
+    kind: type[LocalCluster] = _PatientNodes
 
     def bootstrap(self) -> str:
         """The token of the first administrator, where security is on."""
@@ -87,11 +91,19 @@ class ApiCluster(TestCluster):
         return bootstrap(config, config.nodes[0], "user:admin", 3600 * 1_000_000)
 
 
+class ImpatientCluster(ApiCluster):
+    """Its nodes are missed as soon as they are by default."""
+
+    kind = _NatsIsThere
+
+
 @contextmanager
-def api_cluster(directory: Path, nats: LeafServer, principal: str = "") -> Iterator[ApiCluster]:
+def api_cluster(
+    directory: Path, nats: LeafServer, principal: str = "", kind: type[ApiCluster] = ApiCluster
+) -> Iterator[ApiCluster]:
     """Three nodes beside a running NATS server. principal: security is on, and clients of the API
     have its rights."""
-    cluster = ApiCluster(directory)
+    cluster = kind(directory)
     section = {
         "servers": [nats.url],
         "api_domain": DOMAIN,
