@@ -14,12 +14,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import yaml
 
-from benchmarks.pairs import Progress
+from benchmarks.pairs import Progress, costs
 from benchmarks.processes import HOST, data_folder, executable, free_port_base, server
 from benchmarks.report import Column, Report, environment
 from benchmarks.this_server import PORTS, STREAM
@@ -88,15 +87,7 @@ def _measured(
             f"{length:,} bytes, {pair + 1}/{pairs}: {taken[off][-1]:.1f} µs off, "
             f"{taken[on][-1]:.1f} µs on"
         )
-    costs = [100 * (b / a - 1) for a, b in zip(taken[off], taken[on], strict=True)]
-    return {
-        "bytes": length,
-        "off_us": median(taken[off]),
-        "on_us": median(taken[on]),
-        "cost_percent": median(costs),
-        "cost_percent_least": min(costs),
-        "cost_percent_most": max(costs),
-    }
+    return {"bytes": length} | costs(taken[off], taken[on])
 
 
 async def _fetching(side: Side, size: int, fetches: int) -> tuple[float, int]:

@@ -11,7 +11,7 @@ from statistics import median
 
 from benchmarks.consumers import api_server
 from benchmarks.ingest import drive
-from benchmarks.pairs import Progress
+from benchmarks.pairs import Progress, costs
 from benchmarks.report import Column, Report, environment, thousands
 from benchmarks.runs import Run
 
@@ -47,17 +47,6 @@ def _measured(size: int, pairs: int, load: list[str], progress: Progress) -> dic
                 runs[side].append(drive(ports[side], size, load))
             found = ", ".join(f"{runs[side][-1].nodes_us:.2f} µs {side}" for side in ports)
             progress(f"{size} B, pair {pair + 1} of {pairs}: {found}")
-    costs = [
-        100 * (on.nodes_us / off.nodes_us - 1)
-        for off, on in zip(runs["off"], runs["on"], strict=True)
-    ]
-    return {
-        "size": size,
-        "off_us": median(each.nodes_us for each in runs["off"]),
-        "on_us": median(each.nodes_us for each in runs["on"]),
-        "cost_percent": median(costs),
-        "cost_percent_least": min(costs),
-        "cost_percent_most": max(costs),
-        "off_rate": median(each.rate for each in runs["off"]),
-        "on_rate": median(each.rate for each in runs["on"]),
-    }
+    microseconds = {side: [each.nodes_us for each in runs[side]] for side in ports}
+    rates = {f"{side}_rate": median(each.rate for each in runs[side]) for side in ports}
+    return {"size": size} | costs(microseconds["off"], microseconds["on"]) | rates

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from benchmarks.report import Column, spread, thousands, times
@@ -48,6 +49,19 @@ class Pairs:
                 result[f"{side}_over_rf1"] = round(result[side] / result[f"{side}_rf1"], 2)
         rates = {f"{name}_runs": [round(r.rate) for r in runs] for name, runs in self.runs.items()}
         return result | rates
+
+
+def costs(off: Sequence[float], on: Sequence[float]) -> dict[str, float]:
+    """What something costs that is off and on in turn: the medians of both sides' µs, and of the
+    pairs' differences in per cent."""
+    percent = [100 * (b / a - 1) for a, b in zip(off, on, strict=True)]
+    return {
+        "off_us": median(off),
+        "on_us": median(on),
+        "cost_percent": median(percent),
+        "cost_percent_least": min(percent),
+        "cost_percent_most": max(percent),
+    }
 
 
 TITLE = "thousands of messages per second, medians"
