@@ -643,6 +643,7 @@ class Clients:
         for process in self._processes():
             process.loop.sleep_after = None
             process.loop.paused_until = min(process.loop.paused_until, world.now)
+            world.wakes(process.loop)
         world.later(1_000_000, None, self._publish_the_last)
         if world.trace is not None:
             world.note("all is healed")

@@ -139,6 +139,21 @@ def test_a_frozen_process_goes_on_where_it_was_when_it_wakes() -> None:
     assert 900_000 <= min(now for now, _ in owner.said[before:]) < 900_100
 
 
+def test_what_came_while_a_process_was_frozen_comes_first_when_it_is_woken_early() -> None:
+    owner = an_owner()
+    world = owner.world
+    owner.loop.paused_until = 900_000
+    for number in range(3):
+        world.at(1_000 + number, owner.loop, owner.loop.enter, owner.say, number)
+    world.at(200_000, owner.loop, owner.loop.enter, owner.say, 4)
+    world.run_until(100_000)
+    owner.loop.paused_until = world.now
+    world.wakes(owner.loop)
+    world.at(world.now, owner.loop, owner.loop.enter, owner.say, 3)
+    world.run_until(1_000_000)
+    assert numbers(owner) == list(range(5))
+
+
 def test_a_process_may_fall_asleep_between_two_callbacks_of_one_turn() -> None:
     owner = an_owner()
     owner.loop.sleep_after = 3, 500_000

@@ -7,7 +7,7 @@ reads a clock, and no set is ever walked. So a seed replays a whole cluster, bit
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any, Protocol
 
@@ -48,6 +48,8 @@ class World:
         self._broken: Exception | None = None
         self._sequence = 0
         self._queue: list[tuple[int, int, Runner | None, Action, tuple[Any, ...]]] = []
+        self._held: dict[Runner, set[int]] = {}
+        """Which events wait in the queue until their paused owner wakes, by their numbers."""
 
     def at(self, time: int, runner: Runner | None, action: Action, *arguments: Any) -> None:
         """Do it at that time, if the process lives then; a paused one does it when it wakes."""
@@ -67,6 +69,7 @@ class World:
                 if not runner.alive:
                     continue
                 if runner.paused_until > time:
+                    self._held.setdefault(runner, set()).add(sequence)
                     heappush(queue, (runner.paused_until, sequence, runner, action, arguments))
                     continue
             self.now = time
@@ -82,6 +85,15 @@ class World:
             if self._broken is not None:
                 raise self._broken
         self.now = end
+
+    def wakes(self, runner: Runner) -> None:
+        """A paused process goes on before its time, its `paused_until` is over: what came meanwhile
+        comes at once, in its order, and so before what comes from now on."""
+        held = self._held.pop(runner, set())
+        self._queue[:] = [
+            (self.now, *each[1:]) if each[1] in held else each for each in self._queue
+        ]
+        heapify(self._queue)
 
     def broken(self, what: str, error: Exception | None) -> None:
         """A driver raised where it must not, and the run ends with this event."""
