@@ -1,5 +1,5 @@
 """NATS clients in C, Go, Java, JavaScript and Rust read streams by the JetStream API: what each of
-them can do, and what it is told when the leader is killed meanwhile.
+them can do, and what it is told when the leader is killed or leaf links are lost meanwhile.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,9 +18,15 @@ from nats.aio.client import Client as NatsClient
 from jetstream_client import Client
 from tests.chaos.foreign.programs import BUILT, why_not
 from tests.chaos.foreign.reading import LANGUAGES, TOUR, Reader
-from tests.support.jetstream_api import api_cluster, api_server, until_it_takes_every_setting
+from tests.support.gated_leaf import gated_cluster
+from tests.support.jetstream_api import (
+    ApiCluster,
+    api_cluster,
+    api_server,
+    until_it_takes_every_setting,
+)
 from tests.support.leaf import LeafServer, answer, asking
-from tests.support.loops import on_loop
+from tests.support.loops import eventually, on_loop
 
 MESSAGES = 20
 BEFORE, ALL = 20, 60
@@ -72,8 +78,8 @@ def test_a_client_in_another_language_reads_acknowledges_and_uses_buckets(
 
 
 async def _publish(client: NatsClient, count: int, stored: list[int]) -> None:
-    """Publish so many messages, each until it is stored. stored: their sequences, as they come."""
-    for number in range(count):
+    """Publish until so many messages are stored. stored: their sequences, as they come."""
+    for number in range(len(stored), count):
         headers = {"Nats-Msg-Id": str(number)}
         while len(stored) <= number:
             with contextlib.suppress(TimeoutError, nats.errors.Error):
@@ -85,50 +91,79 @@ async def _publish(client: NatsClient, count: int, stored: list[int]) -> None:
             await asyncio.sleep(0.05)
 
 
-@on_loop
-async def test_nothing_is_forgotten_or_done_twice_when_the_leader_is_killed(tmp_path: Path) -> None:
+@contextlib.asynccontextmanager
+async def _at_work(
+    cluster: ApiCluster, hub: LeafServer, directory: Path
+) -> AsyncIterator[tuple[NatsClient, list[Reader], list[int]]]:
+    """A publisher; readers of all languages, that have read the first messages, and whose work is
+    checked in the end; and the sequences of what is stored, which grows up to `ALL`."""
     languages = [language for language in LANGUAGES if not why_not(language)]
     if not languages:
         pytest.skip("no reader was made: scripts/foreign-clients makes them")
-    with (
-        LeafServer() as hub,
-        api_cluster(tmp_path / "nodes", hub) as cluster,
-        ExitStack() as ending,
-    ):
-        with Client(cluster.servers, timeout=60) as client:
-            client.create_stream("work", "work.>", replicas=3)
+    with Client(cluster.servers, timeout=60) as client:
+        client.create_stream("work", "work.>", replicas=3)
+    with ExitStack() as ending:
         async with asking(hub.url) as publisher:
             readers = []
             for language in languages:
-                reader = Reader(language, "work", "work", hub.url, tmp_path / f"{language}.log")
+                reader = Reader(language, "work", "work", hub.url, directory / f"{language}.log")
                 ending.callback(reader.close)
                 readers.append(reader)
             await _eventually(readers, lambda: [each for each in readers if not each.said("ready")])
             stored: list[int] = []
+            await _publish(publisher, BEFORE, stored)
+            await _until_read(readers, stored)
+            yield publisher, readers, stored
+            await _until_read(readers, stored)
+            for reader in readers:
+                await _until_all_is_done(publisher, reader)
+        for reader in readers:
+            followed = reader.said("followed")
+            assert followed == stored[: len(followed)]
+
+
+async def _until_read(readers: list[Reader], stored: list[int]) -> None:
+    await _eventually(readers, lambda: [text for each in readers if (text := each.missing(stored))])
+
+
+@on_loop
+async def test_nothing_is_forgotten_or_done_twice_when_the_leader_is_killed(tmp_path: Path) -> None:
+    with LeafServer() as hub, api_cluster(tmp_path / "nodes", hub) as cluster:
+        async with _at_work(cluster, hub, tmp_path) as (publisher, readers, stored):
             publishing = asyncio.create_task(_publish(publisher, ALL, stored))
             try:
-                await _eventually(
-                    readers,
-                    lambda: (
-                        len(stored) < BEFORE
-                        or [text for each in readers if (text := each.missing(stored[:BEFORE]))]
-                    ),
-                )
                 leader = await asyncio.to_thread(cluster.settled, "work")
                 await asyncio.to_thread(cluster.kill, leader.stream.leader)
                 await publishing
-                await _eventually(
-                    readers, lambda: [text for each in readers if (text := each.missing(stored))]
-                )
-                for reader in readers:
-                    await _until_all_is_done(publisher, reader)
             finally:
                 publishing.cancel()
-        for reader in readers:
-            again = [each for each, count in reader.done.items() if count > 1]
-            assert len(again) <= 1, f"{reader.language}: {again}"  # It was open.
-            followed = reader.said("followed")
-            assert followed == stored[: len(followed)]
+        _nothing_is_done_twice(readers, 1)
+
+
+@on_loop
+async def test_nothing_is_forgotten_or_done_twice_when_leaf_links_are_lost(tmp_path: Path) -> None:
+    """That of the leader, and then those of all nodes, while the readers wait for messages."""
+    with gated_cluster(tmp_path / "nodes") as (cluster, hub, gates):
+        async with _at_work(cluster, hub, tmp_path) as (publisher, readers, stored):
+            leader = await asyncio.to_thread(cluster.settled, "work")
+            for lost in ([gates[leader.stream.leader]], gates):
+                before = hub.log.count("Leafnode connection closed")
+                for gate in lost:
+                    gate.close()
+                closed = before + len(lost)
+                await eventually(lambda n=closed: hub.log.count("Leafnode connection closed") >= n)
+                await _publish(publisher, len(stored) + 20, stored)
+                for gate in lost:
+                    gate.open()
+                await _until_read(readers, stored)
+        _nothing_is_done_twice(readers, 2)
+
+
+def _nothing_is_done_twice(readers: list[Reader], incidents: int) -> None:
+    """A message was open at each incident."""
+    for reader in readers:
+        again = [each for each, count in reader.done.items() if count > 1]
+        assert len(again) <= incidents, f"{reader.language}: {again}"
 
 
 async def _until_all_is_done(client: NatsClient, reader: Reader) -> None:

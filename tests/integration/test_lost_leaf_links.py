@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar
 
-import pytest
-import yaml
 from nats.aio.client import Client as NatsClient
 from nats.aio.subscription import Subscription
 
 from jetstream_client import Client
 from tests.integration.test_consumers_cluster import published
 from tests.support.gate import Gate
-from tests.support.jetstream_api import ApiCluster, api_cluster, api_server
+from tests.support.gated_leaf import gated_cluster
+from tests.support.jetstream_api import api_server
 from tests.support.leaf import LeafServer, asked, asking
 from tests.support.loops import eventually, on_loop
-from tests.support.patient_server import PatientNodes
 
 PULL = b'{"batch":7,"expires":600000000000}'
 NEXT = "$JS.log.API.CONSUMER.MSG.NEXT"
@@ -76,38 +72,12 @@ async def test_a_pull_that_waited_is_ended_once_the_link_is_back(tmp_path: Path)
                 assert (await again.next_msg(60)).data == b"after"
 
 
-class GatedNodes(PatientNodes):
-    """Each node has a gate of its own to NATS."""
-
-    gates: ClassVar[list[Gate]] = []
-    starting = 0
-
-    def start_nats(self) -> None:
-        """There is one already."""
-
-    @property
-    def node_config_file(self) -> Path:
-        return self.directory / f"node-{self.starting}.yaml"
-
-    def start_node(self, node: int) -> None:
-        self.starting = node
-        config = self.config
-        config["nats"]["leaf"] = {"servers": [f"nats://127.0.0.1:{self.gates[node].port}"]}
-        self.node_config_file.write_text(yaml.safe_dump(config))
-        super().start_node(node)
-
-
 @on_loop
 async def test_what_was_asked_for_while_the_leader_had_no_link_is_ended_once_it_has_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """The other nodes hear it, and nobody answers."""
-    monkeypatch.setattr(ApiCluster, "kind", GatedNodes)
-    with ExitStack() as stack:
-        hub = stack.enter_context(LeafServer(leaf="no_advertise: true"))
-        gates = [stack.enter_context(Gate(hub.leaf_port)) for _ in range(3)]
-        monkeypatch.setattr(GatedNodes, "gates", gates)
-        cluster = stack.enter_context(api_cluster(tmp_path, hub))
+    with gated_cluster(tmp_path) as (cluster, hub, gates):
         with Client(cluster.servers, timeout=60) as client:
             client.create_stream("jobs", "jobs.>", replicas=3)
         async with asking(hub.url) as app:
