@@ -149,7 +149,8 @@ class Queues:
         if not self.is_calm or reader.was_frozen or reader.came_at(offset) <= led_since:
             return
         for other in self.all:
-            if other is not reader and other.lives and not other.was_frozen:
+            is_heard = other.lives and not (other.was_frozen or other.is_cut_off)
+            if other is not reader and is_heard:
                 waits = other.waiting.get(offset, 0) > led_since
                 self.require(not waits, f"{reader} is handed {offset}, which waits in {other}")
 
