@@ -22,6 +22,8 @@ API_LEVEL = 1
 """Of the JetStream API that is served: that of nats-server 2.11. What is not served of it is
 refused."""
 _REPLICAS_MAX = 5  # of JetStream's schema
+MESSAGE_BYTES_MAX = 2**31 - 1
+"""`max_msg_size` has 32 bits: clients fail to read a stream's description with more."""
 _NS_PER_US = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -125,7 +127,7 @@ def stream_config(stream: StreamMetadata) -> dict[str, Any]:
         "max_bytes": config.max_bytes or UNLIMITED,
         "max_age": config.max_age_us * _NS_PER_US,
         "max_msgs_per_subject": 1 if is_bucket else UNLIMITED,
-        "max_msg_size": config.max_message_bytes or UNLIMITED,
+        "max_msg_size": min(config.max_message_bytes, MESSAGE_BYTES_MAX) or UNLIMITED,
         "discard": "new" if is_bucket and not config.has_limits else "old",
         "storage": "file",
         "num_replicas": min(len(stream.replicas) or config.replicas, _REPLICAS_MAX),

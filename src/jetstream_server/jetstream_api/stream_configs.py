@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.settings import BY_FIELD
 from jetstream_protocol.subjects import check_pattern
+from jetstream_server.jetstream_api.answers import MESSAGE_BYTES_MAX
 from jetstream_server.jetstream_api.errors import ApiError, invalid_json_error
 from jetstream_server.jetstream_api.requests import flag, own_name
 
@@ -81,7 +82,7 @@ def wanted_stream(api_name: str, body: dict[str, Any]) -> WantedStream:
         "max_messages": _number(body, "max_msgs"),
         "max_bytes": _number(body, "max_bytes"),
         "max_age_us": age // _NS_PER_US,
-        "max_message_bytes": _number(body, "max_msg_size"),
+        "max_message_bytes": _number(body, "max_msg_size", most=MESSAGE_BYTES_MAX),
         "compact": is_bucket,
         "key": "subject" if is_bucket else "record",
         "description": _description(body),
@@ -185,12 +186,12 @@ def _subject(body: dict[str, Any], api_name: str) -> str:
     return str(subjects[0])
 
 
-def _number(body: dict[str, Any], field: str, default: int = 0) -> int:
+def _number(body: dict[str, Any], field: str, default: int = 0, most: int = 2**63 - 1) -> int:
     found = body.get(field)
     if found is None:
         return default
-    if not isinstance(found, int) or isinstance(found, bool) or not _UNLIMITED <= found < 2**63:
-        raise invalid_json_error(f"{field} must be a whole number")
+    if not isinstance(found, int) or isinstance(found, bool) or not _UNLIMITED <= found <= most:
+        raise invalid_json_error(f"{field} must be a whole number up to {most}")
     return max(found, 0)
 
 

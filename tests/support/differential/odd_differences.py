@@ -97,9 +97,6 @@ _ENDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "names of our own streams, with % for dots": {
         "a path with a space": (DONE, "500/10052"),
     },
-    "messages have 64 bits of length here; other limits apply": {
-        "a large message": ("400/10025", DONE),
-    },
     "memory is accepted, and stored in files": {
         "update its storage": ("500/10052", DONE),
     },

@@ -12,7 +12,7 @@ import pytest
 from jetstream_protocol.errors import StreamNotFoundError, UnavailableError
 from jetstream_protocol.settings import STREAM_SETTINGS, Setting
 from jetstream_server.jetstream_api import stream_reads
-from jetstream_server.jetstream_api.answers import stream_config
+from jetstream_server.jetstream_api.answers import MESSAGE_BYTES_MAX, stream_config
 from jetstream_server.jetstream_api.catalogue import Catalogue
 from jetstream_server.jetstream_api.stream_changes import StreamChanges, differing
 from jetstream_server.jetstream_api.stream_configs import wanted_stream
@@ -41,6 +41,15 @@ def test_an_update_can_switch_the_window_off_and_on() -> None:
     shown = stream_config(stream)
     wanted = wanted_stream(shown["name"], shown | {"duplicate_window": 5 * 10**9})
     assert differing(stream, wanted) == {"duplicate_window_us": 5_000_000}
+
+
+def test_a_limit_that_clients_cannot_be_told_stays_when_they_change_something_else() -> None:
+    plain = Cluster(3).create()
+    stream = replace(plain, config=replace(plain.config, max_message_bytes=2**40))
+    shown = stream_config(stream)
+    assert shown["max_msg_size"] == MESSAGE_BYTES_MAX
+    edited = wanted_stream(shown["name"], shown | {"description": "other"})
+    assert differing(stream, edited) == {"description": "other"}
 
 
 class Streams:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jetstream_server.jetstream_api.answers import MESSAGE_BYTES_MAX
 from jetstream_server.jetstream_api.errors import ApiError
 from jetstream_server.jetstream_api.stream_configs import wanted_stream
 
@@ -28,6 +29,14 @@ def test_a_bucket_is_a_stream_that_is_compacted_by_subject() -> None:
         "compact": True, "key": "subject", "duplicate_window_us": 120_000_000, "description": "",
         "labels": "",
     }  # fmt: skip
+
+
+def test_a_larger_message_than_clients_can_be_told_of_is_refused() -> None:
+    body = {"name": "s", "max_msg_size": MESSAGE_BYTES_MAX}
+    assert wanted_stream("s", body).settings["max_message_bytes"] == MESSAGE_BYTES_MAX
+    with pytest.raises(ApiError, match="invalid JSON: max_msg_size") as refused:
+        wanted_stream("s", body | {"max_msg_size": MESSAGE_BYTES_MAX + 1})
+    assert refused.value.err_code == 10025
 
 
 def test_limits_are_ours_in_our_units() -> None:
