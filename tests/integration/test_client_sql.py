@@ -85,6 +85,8 @@ def test_it_changes_nothing_and_opens_no_file(client: Client, bought: str, tmp_p
 def test_what_is_wrong_is_said(client: Client, bought: str) -> None:
     with pytest.raises(StreamNotFoundError, match="'nowhere'"):
         client.sql("select * from nowhere")
+    with pytest.raises(StreamNotFoundError, match="'bougth'; did you mean 'bought'"):
+        client.sql("select * from bougth")
     with pytest.raises(InvalidRequestError, match='"colour" not found'):
         client.sql("select colour from bought")
     with pytest.raises(InvalidRequestError, match=r"write decode\(value\)"):
