@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
@@ -115,6 +116,14 @@ class Page:
 @asynccontextmanager
 async def browser(folder: Path) -> AsyncIterator[Page]:
     """A page of a Chromium with a profile of its own in `folder`."""
+    # A path that is short enough for its socket, which it leaves behind when it is killed.
+    with TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as temporary:
+        async with _browser(folder, temporary) as page:
+            yield page
+
+
+@asynccontextmanager
+async def _browser(folder: Path, temporary: str) -> AsyncIterator[Page]:
     assert CHROMIUM is not None
     process = subprocess.Popen(  # noqa: ASYNC220  it takes a millisecond
         [
@@ -122,6 +131,7 @@ async def browser(folder: Path) -> AsyncIterator[Page]:
             "--no-first-run", "--disable-extensions", "--disable-background-networking",
             "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank",
         ],
+        env={**os.environ, "TMPDIR": temporary},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -138,6 +148,7 @@ async def browser(folder: Path) -> AsyncIterator[Page]:
                 page.close()
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # A session of its own: its children end as well.
+        process.wait()
         process.wait()
 
 
