@@ -41,6 +41,9 @@ cluster = cluster_stage(4)
 @pytest.fixture
 def client(cluster: TestCluster) -> Iterator[Client]:
     with Client(cluster.servers, timeout=60) as client:
+        if len(client.describe_cluster().nodes) < 4:  # A test has removed it.
+            cluster.restart(3)
+            cluster.wait_for("it is there", lambda: len(client.describe_cluster().nodes) == 4)
         yield client
 
 
@@ -363,8 +366,6 @@ def test_an_emptied_node_is_removed_and_one_that_is_not_is_kept(
 def test_a_node_that_is_removed_while_it_is_frozen_stops_and_says_why(
     cluster: TestCluster, client: Client
 ) -> None:
-    if len(client.describe_cluster().nodes) < 4:  # The test before has removed it.
-        cluster.restart(3)
     cluster.jetstream("node", "decommission", "3", "--yes")
     cluster.freeze(3)
     try:
