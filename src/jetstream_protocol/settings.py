@@ -104,7 +104,7 @@ class Setting:
 
 STREAM_SETTINGS: tuple[Setting, ...] = (
     # Their order is that of the rows in the metadata, where those of later feature levels come
-    # last. **safety** Never move or remove one: add it at the end, at the newest feature level.
+    # last. **safety** Never move or remove one: add it at the end, at the next feature level.
     Setting(
         "replicas", Kind.COUNT, "how many nodes hold a copy that counts; 3 by default, or as many "
         "as there are nodes. See [guarantees.md](../guarantees.md#defaults)",
