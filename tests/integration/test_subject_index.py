@@ -33,6 +33,7 @@ def server(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         with Client(running.grpc, timeout=60) as client:
             client.create_stream("far", "far.>", key="subject")
             client.create_stream("bucket", "bucket.>", **BUCKET)
+            client.create_stream("counted", "counted.>", **BUCKET)
             client.create_stream("plain", "plain.>")
         yield running
 
@@ -74,16 +75,16 @@ async def test_subjects_are_counted(server: ServerProcess, hub: LeafServer) -> N
     async with asking(hub.url) as client:
         js = client.jetstream(domain="log")
         for number in range(30):
-            await js.publish(f"bucket.{'abc'[number % 3]}.x", b"%d" % number, timeout=60)
-        info = await answer(client, "STREAM.INFO.bucket", subjects_filter="bucket.a.>")
+            await js.publish(f"counted.{'abc'[number % 3]}.x", b"%d" % number, timeout=60)
+        info = await answer(client, "STREAM.INFO.counted", subjects_filter="counted.a.>")
         state = info["state"]
-        assert (state["subjects"], state["num_subjects"]) == ({"bucket.a.x": 1}, 3)
+        assert (state["subjects"], state["num_subjects"]) == ({"counted.a.x": 1}, 3)
         assert (info["total"], info["offset"], state["messages"]) == (1, 0, 3)
-        info = await answer(client, "STREAM.INFO.bucket", subjects_filter=">", offset=1)
-        assert info["state"]["subjects"] == {"bucket.b.x": 1, "bucket.c.x": 1}
+        info = await answer(client, "STREAM.INFO.counted", subjects_filter=">", offset=1)
+        assert info["state"]["subjects"] == {"counted.b.x": 1, "counted.c.x": 1}
         assert info["total"] == 3
         assert info["config"]["max_msgs_per_subject"] == 1
-        info = await answer(client, "STREAM.INFO.bucket")
+        info = await answer(client, "STREAM.INFO.counted")
         assert "subjects" not in info["state"]
         assert info["state"]["last_seq"] == 30
         refused = await answer(client, "STREAM.INFO.far", subjects_filter="far.>")
@@ -137,11 +138,13 @@ async def test_after_a_restart_all_is_as_before(server: ServerProcess, hub: Leaf
     async with asking(hub.url) as client:
         js = client.jetstream(domain="log")
         ack = await js.publish("bucket.kept", b"1", timeout=60)
+        for stream in ("bucket", "plain"):
+            await js.publish(f"{stream}.known", b"1", timeout=60)
         await asyncio.to_thread(restart, server)
         await asked(client, "INFO", b"")
         for stream in ("bucket", "plain"):
             with pytest.raises(APIError) as refused:
-                await js.publish(f"{stream}.contended", b"", timeout=60, headers={EXPECTED: "0"})
+                await js.publish(f"{stream}.known", b"", timeout=60, headers={EXPECTED: "0"})
             assert refused.value.err_code == 10071
         found = await js.get_msg("bucket", subject="bucket.kept", direct=True)
         assert (found.seq, found.data) == (ack.seq, b"1")
