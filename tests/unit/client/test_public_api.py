@@ -53,7 +53,8 @@ def _lines() -> Iterator[str]:
     for name in sorted(jetstream_client.__all__):
         value = getattr(jetstream_client, name)
         if not inspect.isclass(value):
-            yield f"{name} {_signature(value)} {_doc(value)}"
+            # A value has the docstring of its type, of which each Python has its own.
+            yield f"{name} {_signature(value)} {_doc(value)}" if callable(value) else name
             continue
         yield f"class {name} {_signature(value)} {_doc(value)}"
         fields = {
