@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -58,3 +58,15 @@ def no_stream(name: str, partitions: Sequence[str] = ()) -> str:
         return f"there is no stream {name!r}"
     several = f"one of them, {partitions[0]} to {partitions[-1]}"
     return f"{name!r} is a group of streams: name {several if partitions[1:] else partitions[0]}"
+
+
+def did_you_mean(asked: str, names: Iterable[str]) -> str:
+    """What to add to `no_stream`: which of the names was meant; "": none is like it, or it is one
+    of them."""
+    from difflib import get_close_matches
+
+    spelt = {name.lower(): name for name in names}
+    for found in get_close_matches(asked.lower(), spelt, 1):
+        if spelt[found] != asked:
+            return f"; did you mean {spelt[found]!r}?"
+    return ""

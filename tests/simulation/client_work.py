@@ -641,9 +641,7 @@ class Clients:
                 process.die()
         self.is_born()
         for process in self._processes():
-            process.loop.sleep_after = None
-            process.loop.paused_until = min(process.loop.paused_until, world.now)
-            world.wakes(process.loop)
+            process.loop.wake()
         world.later(1_000_000, None, self._publish_the_last)
         if world.trace is not None:
             world.note("all is healed")

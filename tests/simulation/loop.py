@@ -111,6 +111,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._unseen.clear()
         return tasks
 
+    def wake(self) -> None:
+        """The owner freezes no more, and if it is frozen, it goes on now."""
+        self.sleep_after = None
+        self.paused_until = min(self.paused_until, self.world.now)
+        self.world.wakes(self)
+
     # From outside.
 
     def enter(self, callback: Callback, *arguments: Any) -> None:

@@ -147,8 +147,7 @@ def test_what_came_while_a_process_was_frozen_comes_first_when_it_is_woken_early
         world.at(1_000 + number, owner.loop, owner.loop.enter, owner.say, number)
     world.at(200_000, owner.loop, owner.loop.enter, owner.say, 4)
     world.run_until(100_000)
-    owner.loop.paused_until = world.now
-    world.wakes(owner.loop)
+    owner.loop.wake()
     world.at(world.now, owner.loop, owner.loop.enter, owner.say, 3)
     world.run_until(1_000_000)
     assert numbers(owner) == list(range(5))

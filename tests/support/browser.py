@@ -149,7 +149,6 @@ async def _browser(folder: Path, temporary: str) -> AsyncIterator[Page]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # A session of its own: its children end as well.
         process.wait()
-        process.wait()
 
 
 async def _port_of(folder: Path, process: subprocess.Popen[bytes]) -> int:

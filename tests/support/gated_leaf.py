@@ -11,21 +11,18 @@ from unittest.mock import patch
 import yaml
 
 from tests.support.gate import Gate
-from tests.support.jetstream_api import ApiCluster, api_cluster
+from tests.support.jetstream_api import ApiCluster, NatsIsThere, api_cluster
 from tests.support.leaf import LeafServer
 from tests.support.patient_server import PatientNodes
 
 NODES = 3
 
 
-class GatedNodes(PatientNodes):
+class GatedNodes(NatsIsThere, PatientNodes):
     """Each node has a gate of its own to NATS."""
 
     gates: ClassVar[list[Gate]] = []
     starting = 0
-
-    def start_nats(self) -> None:
-        """There is one already."""
 
     @property
     def node_config_file(self) -> Path:
@@ -39,6 +36,10 @@ class GatedNodes(PatientNodes):
         super().start_node(node)
 
 
+class GatedCluster(ApiCluster):
+    kind = GatedNodes
+
+
 @contextmanager
 def gated_cluster(directory: Path) -> Iterator[tuple[ApiCluster, LeafServer, list[Gate]]]:
     """A cluster, its NATS server, and each node's gate to that."""
@@ -46,5 +47,5 @@ def gated_cluster(directory: Path) -> Iterator[tuple[ApiCluster, LeafServer, lis
         hub = stack.enter_context(LeafServer(leaf="no_advertise: true"))
         gates = [stack.enter_context(Gate(hub.leaf_port)) for _ in range(NODES)]
         stack.enter_context(patch.object(GatedNodes, "gates", gates))
-        stack.enter_context(patch.object(ApiCluster, "kind", GatedNodes))
-        yield stack.enter_context(api_cluster(directory, hub)), hub, gates
+        cluster = stack.enter_context(api_cluster(directory, hub, kind=GatedCluster))
+        yield cluster, hub, gates

@@ -74,12 +74,14 @@ async def until_it_takes_every_setting(client: NatsClient) -> None:
     await answer(client, "STREAM.DELETE.first")
 
 
-class _NatsIsThere(LocalCluster):
+class NatsIsThere(LocalCluster):
+    """Nodes beside a NATS server that runs already."""
+
     def start_nats(self) -> None:
         """There is one already."""
 
 
-class _PatientNodes(_NatsIsThere, PatientNodes): ...
+class _PatientNodes(NatsIsThere, PatientNodes): ...
 
 
 class ApiCluster(TestCluster):
@@ -94,7 +96,7 @@ class ApiCluster(TestCluster):
 class ImpatientCluster(ApiCluster):
     """Its nodes are missed as soon as they are by default."""
 
-    kind = _NatsIsThere
+    kind = NatsIsThere
 
 
 @contextmanager

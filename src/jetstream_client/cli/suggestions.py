@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from jetstream_client.cli.exits import UsageError
 from jetstream_protocol.errors import JetstreamError, StreamNotFoundError
+from jetstream_protocol.stream_names import did_you_mean
 
 if TYPE_CHECKING:
     from jetstream_client.clients.blocking_client import Client
@@ -245,13 +246,8 @@ def suggest(client: Client, asked: object, error: StreamNotFoundError) -> None:
         streams = client.list_streams()
     except JetstreamError:
         return
-    from difflib import get_close_matches
-
-    names = {name.lower(): name for each in streams for name in (each.group, each.name) if name}
-    for found in get_close_matches(asked.lower(), names, 1):
-        if names[found] == asked:
-            return  # It is there, and something else of that name is not.
-        error.message += f"; did you mean {names[found]!r}?"
+    names = [name for each in streams for name in (each.group, each.name) if name]
+    error.message += did_you_mean(asked, names)
 
 
 class Commands(TyperGroup):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from json import loads
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,7 +31,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.extras import needed_by
 from jetstream_protocol.record_json import header_values
 from jetstream_protocol.schema import ERROR, Schema, parse
-from jetstream_protocol.stream_names import no_stream
+from jetstream_protocol.stream_names import did_you_mean, no_stream
 
 if TYPE_CHECKING:
     import duckdb
@@ -101,7 +100,6 @@ class Query:
         self._read_from: ReadFrom = read_from
         self._patience = patience
         self._tables: list[StreamTable] = []
-        self._known: set[str] = set()
         self._unknown: set[str] = set()
         self._why_untyped: list[str] = []
         self._connection = self._duckdb.connect(":memory:", config=_SETTINGS)
@@ -125,7 +123,9 @@ class Query:
                     if table.error is not None:
                         raise table.error from error
                 if self._unknown and isinstance(error, self._duckdb.CatalogException):
-                    raise StreamNotFoundError(self._no_stream(min(self._unknown))) from error
+                    name = min(self._unknown)
+                    why = no_stream(name) + did_you_mean(name, self._names())
+                    raise StreamNotFoundError(why) from error
                 raise QueryError(f"the query fails: {error}{self._advice(error)}") from error
 
     def _relation(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
@@ -178,7 +178,6 @@ class Query:
         groups = {each.group for each in streams if each.partition is not None} - known
         patterns = {name: _matching(name, streams) for name in named - known if "*" in name}
         matched = {name for name, found in patterns.items() if found}
-        self._known = groups | {each.name for each in streams if not each.name.startswith("__")}
         self._unknown = named - known - groups - matched
         kind: Any = "arrow"
         connection.create_function(
@@ -193,10 +192,6 @@ class Query:
             self._add(
                 connection, name, [self._scan(each) for each in read], self._schema(name, read)
             )
-
-    def _no_stream(self, name: str) -> str:
-        close = get_close_matches(name, sorted(self._known), 1)
-        return no_stream(name) + (f"; did you mean {close[0]!r}?" if close else "")
 
     def _schema(self, name: str, read: Sequence[StreamLike]) -> Schema | None:
         """The schema of the streams, if all have the same. A server of an earlier version knows
